@@ -1,0 +1,58 @@
+#include "base/cancellation.h"
+
+#include <utility>
+
+#include "base/mutex.h"
+
+namespace gradwire {
+
+struct CancellationToken::State {
+  Mutex mutex;
+  absl::Status reason ABSL_GUARDED_BY(mutex);
+  std::map<uint64_t, absl::AnyInvocable<void()>> callbacks ABSL_GUARDED_BY(mutex);
+  uint64_t next_handle ABSL_GUARDED_BY(mutex) = 1;
+};
+
+absl::Status CancellationToken::reason() const {
+  if (state_ == nullptr) return absl::OkStatus();
+  MutexLock lock(state_->mutex);
+  return state_->reason;
+}
+
+uint64_t CancellationToken::on_cancelled(absl::AnyInvocable<void()> callback) const {
+  if (state_ == nullptr) return 0;
+  {
+    MutexLock lock(state_->mutex);
+    if (state_->reason.ok()) {
+      state_->callbacks.emplace(state_->next_handle, std::move(callback));
+      return state_->next_handle++;
+    }
+  }
+  callback();
+  return 0;
+}
+
+void CancellationToken::forget(uint64_t handle) const {
+  if (state_ == nullptr) return;
+  absl::AnyInvocable<void()> dropped;  // Destroyed outside the lock.
+  MutexLock lock(state_->mutex);
+  auto found = state_->callbacks.find(handle);
+  if (found == state_->callbacks.end()) return;
+  dropped = std::move(found->second);
+  state_->callbacks.erase(found);
+}
+
+CancellationSource::CancellationSource() : state_(std::make_shared<CancellationToken::State>()) {}
+
+void CancellationSource::cancel(absl::Status reason) const {
+  std::map<uint64_t, absl::AnyInvocable<void()>> callbacks;
+  {
+    MutexLock lock(state_->mutex);
+    if (!state_->reason.ok()) return;
+    state_->reason = std::move(reason);
+    callbacks.swap(state_->callbacks);
+  }
+  for (auto& [handle, callback] : callbacks) callback();
+}
+
+}  // namespace gradwire

@@ -1,0 +1,45 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
+
+namespace gradwire {
+
+class CancellationSource;
+
+// Tells running work that nobody wants its result any more, and why. Copyable; thread-safe.
+class CancellationToken {
+ public:
+  // A token that never fires.
+  CancellationToken() = default;
+
+  bool cancelled() const { return !reason().ok(); }
+  // OK until it fires.
+  absl::Status reason() const;
+  // `callback` runs once, on the cancelling thread, or at once if the token has fired. Returns a handle for forget().
+  uint64_t on_cancelled(absl::AnyInvocable<void()> callback) const;
+  void forget(uint64_t handle) const;
+
+ private:
+  friend class CancellationSource;
+  struct State;
+  explicit CancellationToken(std::shared_ptr<State> state) : state_(std::move(state)) {}
+  std::shared_ptr<State> state_;
+};
+
+// Fires its tokens; the first reason wins.
+class CancellationSource {
+ public:
+  CancellationSource();
+  CancellationToken token() const { return CancellationToken(state_); }
+  void cancel(absl::Status reason) const;
+
+ private:
+  std::shared_ptr<CancellationToken::State> state_;
+};
+
+}  // namespace gradwire

@@ -1,0 +1,76 @@
+#include "base/error.h"
+
+#include <cxxabi.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <memory>
+
+#include "absl/strings/cord.h"
+#include "absl/strings/str_cat.h"
+
+namespace gradwire {
+namespace {
+
+constexpr absl::string_view kWorkerPayload = "gradwire/worker";
+
+std::atomic<ExceptionTranslator> exception_translator{nullptr};
+
+std::string describe(const absl::Status& status) {
+  std::string worker = worker_of(status);
+  std::string text = absl::StrCat(absl::StatusCodeToString(status.code()), ": ", status.message());
+  if (!worker.empty()) absl::StrAppend(&text, " [worker \"", worker, "\"]");
+  return text;
+}
+
+std::string type_name(const std::exception& exception) {
+  int failed = 0;
+  std::unique_ptr<char, decltype(&std::free)> name(
+      abi::__cxa_demangle(typeid(exception).name(), nullptr, nullptr, &failed), &std::free);
+  return failed == 0 ? name.get() : typeid(exception).name();
+}
+
+}  // namespace
+
+Error::Error(absl::Status status)
+    : std::runtime_error(describe(status)), status_(std::move(status)), worker_(worker_of(status_)) {}
+
+absl::Status with_worker(absl::Status status, absl::string_view worker) {
+  if (!status.ok() && !worker.empty() && !status.GetPayload(kWorkerPayload)) {
+    status.SetPayload(kWorkerPayload, absl::Cord(worker));
+  }
+  return status;
+}
+
+std::string worker_of(const absl::Status& status) {
+  absl::optional<absl::Cord> worker = status.GetPayload(kWorkerPayload);
+  return worker ? std::string(*worker) : std::string();
+}
+
+absl::Status with_context(const absl::Status& status, absl::string_view context) {
+  if (status.ok()) return status;
+  return with_worker(absl::Status(status.code(), absl::StrCat(context, ": ", status.message())), worker_of(status));
+}
+
+absl::Status status_from_exception(const std::exception_ptr& exception) {
+  try {
+    std::rethrow_exception(exception);
+  } catch (const Error& error) {
+    return error.status();
+  } catch (const std::exception& error) {
+    if (ExceptionTranslator translate = exception_translator.load()) {
+      if (absl::Status status = translate(error); !status.ok()) return status;
+    }
+    return absl::UnknownError(absl::StrCat(type_name(error), ": ", error.what()));
+  } catch (...) {
+    return absl::UnknownError("an exception that is not a std::exception");
+  }
+}
+
+void set_exception_translator(ExceptionTranslator translator) { exception_translator.store(translator); }
+
+void throw_if_error(const absl::Status& status) {
+  if (!status.ok()) throw Error(status);
+}
+
+}  // namespace gradwire

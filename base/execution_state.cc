@@ -1,0 +1,33 @@
+#include "base/execution_state.h"
+
+#include <cstdlib>
+
+namespace gradwire {
+namespace {
+
+struct SlotTable {
+  std::array<ExecutionSlotHooks, ExecutionState::kMaxSlots> hooks;
+  std::size_t size = 0;
+};
+
+// Constant-initialised, so that registrations of other translation units find it ready.
+constinit SlotTable slots{};
+
+}  // namespace
+
+void register_execution_slot(ExecutionSlotHooks hooks) {
+  if (slots.size == ExecutionState::kMaxSlots) std::abort();  // A slot more than kMaxSlots is a programming error.
+  slots.hooks[slots.size++] = hooks;
+}
+
+ExecutionState ExecutionState::capture() {
+  ExecutionState state;
+  for (std::size_t i = 0; i < slots.size; ++i) state.values_[i] = slots.hooks[i].capture();
+  return state;
+}
+
+void ExecutionState::restore() const {
+  for (std::size_t i = 0; i < slots.size; ++i) slots.hooks[i].restore(values_[i]);
+}
+
+}  // namespace gradwire

@@ -1,0 +1,117 @@
+#include "base/future.h"
+
+#include <atomic>
+
+#include "base/clock.h"
+
+namespace gradwire {
+namespace {
+
+std::atomic<uint64_t> ignored{0};
+
+}  // namespace
+
+uint64_t ignored_completions() { return ignored.load(); }
+
+Future<void> collect(std::vector<Future<void>> futures) {
+  Promise<void> promise(futures.empty() ? nullptr : futures.front().executor());
+  if (futures.empty()) promise.set_value();
+  auto missing = std::make_shared<std::atomic<std::size_t>>(futures.size());
+  for (const Future<void>& future : futures) {
+    future.on_ready_inline([promise, missing](const absl::Status& status) {
+      if (!status.ok()) {
+        promise.set_error(status);
+      } else if (missing->fetch_sub(1) == 1) {
+        promise.set_value();
+      }
+    });
+  }
+  promise.on_cancel([futures] {
+    for (const Future<void>& future : futures) future.cancel();
+  });
+  return promise.future();
+}
+
+namespace future_internal {
+
+bool StateBase::done() const {
+  MutexLock lock(mutex_);
+  return done_;
+}
+
+absl::Status StateBase::wait(absl::Duration timeout) {
+  if (done()) return absl::OkStatus();
+  BlockingScope blocking;
+  if (!blocking.status().ok()) return blocking.status();
+  const absl::Time deadline = Clock::system().now() + timeout;
+  MutexLock lock(mutex_);
+  while (!done_) {
+    absl::Duration left = deadline - Clock::system().now();
+    if (left <= absl::ZeroDuration()) return absl::DeadlineExceededError("the future is not done yet");
+    done_changed_.wait_for(mutex_, left);
+  }
+  return absl::OkStatus();
+}
+
+bool StateBase::claim() {
+  MutexLock lock(mutex_);
+  if (claimed_) {
+    ignored.fetch_add(1);
+    return false;
+  }
+  claimed_ = true;
+  return true;
+}
+
+void StateBase::publish() {
+  std::vector<Callback> callbacks;
+  Callback cancel_handler;
+  {
+    MutexLock lock(mutex_);
+    done_ = true;
+    callbacks.swap(callbacks_);
+    cancel_handler = std::move(cancel_handler_);
+    cancel_handler_ = nullptr;
+    done_changed_.notify_all();
+  }
+  cancel_handler = nullptr;
+  for (Callback& callback : callbacks) callback();
+}
+
+void StateBase::attach(Callback callback) {
+  {
+    MutexLock lock(mutex_);
+    if (!done_) {
+      callbacks_.push_back(std::move(callback));
+      return;
+    }
+  }
+  callback();
+}
+
+void StateBase::on_cancel(Callback handler) {
+  {
+    MutexLock lock(mutex_);
+    if (done_) return;
+    if (!cancelled_) {
+      std::swap(cancel_handler_, handler);
+      return;
+    }
+  }
+  handler();
+}
+
+void StateBase::run_cancel_handler() {
+  Callback handler;
+  {
+    MutexLock lock(mutex_);
+    if (done_ || cancelled_) return;
+    cancelled_ = true;
+    handler = std::move(cancel_handler_);
+    cancel_handler_ = nullptr;
+  }
+  if (handler) handler();
+}
+
+}  // namespace future_internal
+}  // namespace gradwire

@@ -1,0 +1,140 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "base/execution_state.h"
+#include "base/executor.h"
+#include "base/mutex.h"
+
+// What a Future and its Promise share. Not for use outside base/future.h.
+namespace gradwire::future_internal {
+
+template <class T>
+struct ResultOf {
+  using type = absl::StatusOr<T>;
+};
+template <>
+struct ResultOf<void> {
+  using type = absl::Status;
+};
+template <class T>
+using Result = typename ResultOf<T>::type;
+
+inline const absl::Status& status_of(const absl::Status& status) { return status; }
+template <class T>
+const absl::Status& status_of(const absl::StatusOr<T>& result) {
+  return result.status();
+}
+
+// What a then() function returns: given the result, or the value.
+template <class T, class F, bool kTakesResult>
+struct ThenCall {
+  using Returned = std::invoke_result_t<F&, const Result<T>&>;
+};
+template <class T, class F>
+struct ThenCall<T, F, false> {
+  using Returned = std::invoke_result_t<F&, const T&>;
+};
+template <class F>
+struct ThenCall<void, F, false> {
+  using Returned = std::invoke_result_t<F&>;
+};
+
+// The part that does not depend on the type.
+class StateBase {
+ public:
+  explicit StateBase(std::shared_ptr<Executor> executor) : executor_(std::move(executor)) {}
+
+  bool done() const;
+  // OK once done; DeadlineExceeded; ResourceExhausted when this thread must not wait (see ThreadPool).
+  absl::Status wait(absl::Duration timeout);
+  void on_cancel(absl::AnyInvocable<void()> handler);
+  const std::shared_ptr<Executor>& executor() const { return executor_; }
+
+ protected:
+  using Callback = absl::AnyInvocable<void()>;
+
+  // Claims the right to complete; the second claim fails and is counted.
+  bool claim();
+  // Publishes the result that the claimant has stored and runs the callbacks.
+  void publish();
+  // Calls or posts `callback` once done, perhaps now.
+  void attach(Callback callback);
+  // Runs the cancel handler, if there is one and there is no result yet.
+  void run_cancel_handler();
+
+  const std::shared_ptr<Executor> executor_;
+  mutable Mutex mutex_;
+  CondVar done_changed_;
+  bool claimed_ ABSL_GUARDED_BY(mutex_) = false;
+  bool done_ ABSL_GUARDED_BY(mutex_) = false;
+  std::vector<Callback> callbacks_ ABSL_GUARDED_BY(mutex_);
+  Callback cancel_handler_ ABSL_GUARDED_BY(mutex_);
+  bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+template <class T>
+class State : public StateBase, public std::enable_shared_from_this<State<T>> {
+ public:
+  using StateBase::StateBase;
+
+  bool complete(Result<T> result) {
+    if (!claim()) return false;
+    result_.emplace(std::move(result));
+    publish();
+    return true;
+  }
+
+  void abandon() {
+    if (!done()) complete_quietly(absl::CancelledError("the promise was dropped without a result"));
+  }
+
+  void cancel() {
+    run_cancel_handler();
+    complete_quietly(absl::CancelledError("cancelled by the caller"));
+  }
+
+  // REQUIRES: done()
+  const Result<T>& result() const { return *result_; }
+
+  void on_ready_inline(absl::AnyInvocable<void(const Result<T>&)> function) {
+    attach([self = this->shared_from_this(), function = std::move(function)]() mutable { function(self->result()); });
+  }
+
+  void on_ready(absl::AnyInvocable<void(const Result<T>&)> function) {
+    on_ready_inline([executor = executor_, state = ExecutionState::capture(), function = std::move(function),
+                     self = this->weak_from_this()](const Result<T>&) mutable {
+      Executor::Task task = [state = std::move(state), function = std::move(function),
+                             self = self.lock()]() mutable {
+        ScopedExecutionState scope(state);
+        function(self->result());
+        function = nullptr;
+      };
+      if (executor == nullptr || !executor->post_clean(task)) task();
+    });
+  }
+
+ private:
+  // As complete(), but being late is no mistake.
+  void complete_quietly(absl::Status status) {
+    {
+      MutexLock lock(mutex_);
+      if (claimed_) return;
+      claimed_ = true;
+    }
+    result_.emplace(std::move(status));
+    publish();
+  }
+
+  // Written by the one who claimed, before done_ is set; read only once done_ is seen.
+  std::optional<Result<T>> result_;
+};
+
+}  // namespace gradwire::future_internal

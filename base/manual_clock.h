@@ -1,0 +1,28 @@
+#pragma once
+
+#include <vector>
+
+#include "base/clock.h"
+
+namespace gradwire {
+
+// A clock that stands still until a test moves it. Thread-safe.
+class ManualClock : public Clock {
+ public:
+  absl::Time now() const override;
+  void wait_until(Mutex& mutex, CondVar& condition, absl::Time deadline) override;
+  // Moves the time on and wakes every wait.
+  void advance(absl::Duration step);
+
+ private:
+  struct Waiter {
+    Mutex* mutex;
+    CondVar* condition;
+  };
+
+  mutable Mutex mutex_;
+  absl::Time now_ ABSL_GUARDED_BY(mutex_) = absl::UnixEpoch() + absl::Hours(1);
+  std::vector<Waiter> waiters_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace gradwire

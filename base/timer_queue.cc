@@ -1,0 +1,76 @@
+#include "base/timer_queue.h"
+
+#include <pthread.h>
+
+namespace gradwire {
+
+TimerQueue::TimerQueue(Clock& clock) : clock_(clock), thread_([this] { run(); }) {}
+
+TimerQueue::~TimerQueue() { shutdown(); }
+
+uint64_t TimerQueue::schedule(absl::Time when, Callback callback) {
+  if (when == absl::InfiniteFuture()) return 0;
+  MutexLock lock(mutex_);
+  if (stopping_) return 0;
+  const uint64_t id = next_id_++;
+  const bool first = by_time_.empty() || when < by_time_.begin()->first.first;
+  by_time_.emplace(std::make_pair(when, id), std::move(callback));
+  times_.emplace(id, when);
+  if (first) changed_.notify_one();
+  return id;
+}
+
+bool TimerQueue::cancel(uint64_t id) {
+  Callback dropped;  // Destroyed outside the lock.
+  MutexLock lock(mutex_);
+  auto found = times_.find(id);
+  if (found == times_.end()) return false;
+  auto entry = by_time_.find({found->second, id});
+  dropped = std::move(entry->second);
+  by_time_.erase(entry);
+  times_.erase(found);
+  return true;
+}
+
+void TimerQueue::run() {
+  pthread_setname_np(pthread_self(), "timers");
+  mutex_.lock();
+  while (!stopping_) {
+    if (by_time_.empty()) {
+      changed_.wait(mutex_);
+      continue;
+    }
+    auto next = by_time_.begin();
+    if (clock_.now() < next->first.first) {
+      clock_.wait_until(mutex_, changed_, next->first.first);
+      continue;
+    }
+    Callback callback = std::move(next->second);
+    times_.erase(next->first.second);
+    by_time_.erase(next);
+    mutex_.unlock();
+    callback();
+    callback = nullptr;
+    mutex_.lock();
+  }
+  mutex_.unlock();
+}
+
+void TimerQueue::shutdown() {
+  std::map<std::pair<absl::Time, uint64_t>, Callback> dropped;
+  {
+    MutexLock lock(mutex_);
+    stopping_ = true;
+    changed_.notify_all();
+    dropped.swap(by_time_);
+    times_.clear();
+  }
+  if (thread_.joinable()) thread_.join();
+}
+
+std::size_t TimerQueue::size() const {
+  MutexLock lock(mutex_);
+  return by_time_.size();
+}
+
+}  // namespace gradwire

@@ -1,0 +1,47 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <thread>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/functional/any_invocable.h"
+#include "base/clock.h"
+
+namespace gradwire {
+
+// Runs callbacks at given times of its clock on one thread of its own: deadlines, retries, heartbeats. Callbacks are
+// short and internal; user code goes through an executor. Thread-safe. The destructor drops what has not run.
+class TimerQueue {
+ public:
+  using Callback = absl::AnyInvocable<void()>;
+
+  explicit TimerQueue(Clock& clock = Clock::system());
+  ~TimerQueue();
+
+  // Never runs `callback` for an infinite `when` (and returns 0).
+  uint64_t schedule(absl::Time when, Callback callback);
+  // False if the callback has run, is running, or was never scheduled.
+  bool cancel(uint64_t id);
+  // Drops all that is scheduled and joins the thread; idempotent.
+  void shutdown();
+
+  Clock& clock() const { return clock_; }
+  std::size_t size() const;
+
+ private:
+  void run();
+
+  Clock& clock_;
+
+  mutable Mutex mutex_;
+  CondVar changed_;
+  std::map<std::pair<absl::Time, uint64_t>, Callback> by_time_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_map<uint64_t, absl::Time> times_ ABSL_GUARDED_BY(mutex_);
+  uint64_t next_id_ ABSL_GUARDED_BY(mutex_) = 1;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::thread thread_;
+};
+
+}  // namespace gradwire

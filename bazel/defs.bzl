@@ -1,0 +1,58 @@
+"""Rules for code that registers with Gradwire, and for Gradwire's own tests and protocol messages."""
+
+def gradwire_cc_library(**kwargs):
+    """A cc_library whose static registrars (GRADWIRE_RPC and its like) survive static linking.
+
+    Without alwayslink the linker drops an object file that nobody names, and the functions it registers with it.
+    """
+    kwargs["alwayslink"] = True
+    native.cc_library(**kwargs)
+
+def gradwire_cc_test(name, deps = [], torch = False, grpc = False, tags = [], env = {}, **kwargs):
+    """A GoogleTest test.
+
+    torch: links libtorch, which is not instrumented: the sanitizer runs leave it out.
+    grpc: links Debian's gRPC, whose own synchronisation ThreadSanitizer cannot see.
+    """
+    kwargs.setdefault("size", "small")
+    native.cc_test(
+        name = name,
+        deps = deps + ["@system//:gtest_main"],
+        tags = tags + (["torch"] if torch else []),
+        env = dict(
+            env,
+            TSAN_OPTIONS = "halt_on_error=1 second_deadlock_stack=1" + (" ignore_noninstrumented_modules=1" if grpc else ""),
+        ),
+        **kwargs
+    )
+
+def gradwire_proto_library(name, src, deps = [], grpc = False, **kwargs):
+    """Generates and compiles the C++ of one .proto file with the system's protoc."""
+    stem = src[:-len(".proto")]
+    hdrs = [stem + ".pb.h"]
+    srcs = [stem + ".pb.cc"]
+    flags = "--cpp_out=$(GENDIR)"
+    if grpc:
+        hdrs.append(stem + ".grpc.pb.h")
+        srcs.append(stem + ".grpc.pb.cc")
+        flags += " --grpc_out=$(GENDIR) --plugin=protoc-gen-grpc=/usr/bin/grpc_cpp_plugin"
+    native.filegroup(
+        name = name + "_src",
+        srcs = [src],
+        data = [d + "_src" for d in deps],
+    )
+    native.genrule(
+        name = name + "_gen",
+        srcs = [src] + [d + "_src" for d in deps],
+        outs = hdrs + srcs,
+        cmd = "protoc -I. %s $(location %s)" % (flags, src),
+    )
+    native.cc_library(
+        name = name,
+        srcs = srcs,
+        hdrs = hdrs,
+        # Generated code is not held to the project's warnings.
+        copts = ["-w"],
+        deps = deps + ["@system//:protobuf"] + (["@system//:grpc++"] if grpc else []),
+        **kwargs
+    )
