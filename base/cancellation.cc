@@ -49,7 +49,7 @@ void CancellationSource::cancel(absl::Status reason) const {
   {
     MutexLock lock(state_->mutex);
     if (!state_->reason.ok()) return;
-    state_->reason = std::move(reason);
+    state_->reason = reason.ok() ? absl::CancelledError("cancelled") : std::move(reason);
     callbacks.swap(state_->callbacks);
   }
   for (auto& [handle, callback] : callbacks) callback();

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <utility>
 
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
@@ -20,8 +21,11 @@ class CancellationToken {
   bool cancelled() const { return !reason().ok(); }
   // OK until it fires.
   absl::Status reason() const;
-  // `callback` runs once, on the cancelling thread, or at once if the token has fired. Returns a handle for forget().
+  // `callback` runs once, on the cancelling thread, or at once if the token has fired (and 0 is returned).
+  // Returns a handle for forget(). A callback that holds the token itself must be forgotten, or both live for
+  // ever.
   uint64_t on_cancelled(absl::AnyInvocable<void()> callback) const;
+  // Drops the callback; it does not wait for one that is running.
   void forget(uint64_t handle) const;
 
  private:
@@ -36,6 +40,7 @@ class CancellationSource {
  public:
   CancellationSource();
   CancellationToken token() const { return CancellationToken(state_); }
+  // Callbacks run inside. An OK reason becomes Cancelled.
   void cancel(absl::Status reason) const;
 
  private:

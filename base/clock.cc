@@ -11,7 +11,8 @@ class SystemClock : public Clock {
     return absl::UnixEpoch() + absl::FromChrono(std::chrono::steady_clock::now().time_since_epoch());
   }
 
-  void wait_until(Mutex& mutex, CondVar& condition, absl::Time deadline) override {
+  void wait_until(Mutex& mutex, CondVar& condition, absl::Time deadline) override
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     absl::Duration left = deadline - now();
     if (left > absl::ZeroDuration()) condition.wait_for(mutex, left);
   }

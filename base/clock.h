@@ -5,9 +5,9 @@
 
 namespace gradwire {
 
-// The time that deadlines are reckoned in: monotonic, so that a corrected wall clock neither fires nor delays them.
-// Only differences of now() mean anything. Injected wherever time matters; ManualClock stands in for it in tests.
-// Thread-safe. A clock outlives everything that was given it.
+// The time that deadlines are reckoned in: monotonic, so that a corrected wall clock neither fires nor delays
+// them. Only differences of now() mean anything. Injected wherever time matters; ManualClock stands in for it
+// in tests. Thread-safe. A clock outlives everything that was given it.
 class Clock {
  public:
   virtual ~Clock() = default;

@@ -5,6 +5,8 @@
 #include <atomic>
 #include <cstdlib>
 #include <memory>
+#include <typeinfo>
+#include <utility>
 
 #include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
@@ -23,6 +25,12 @@ std::string describe(const absl::Status& status) {
   return text;
 }
 
+// An Error with an OK status would turn a failure into a success wherever it is caught.
+const absl::Status& refuse_ok(absl::Status& status) {
+  if (status.ok()) status = absl::InternalError("an Error was thrown with an OK status");
+  return status;
+}
+
 std::string type_name(const std::exception& exception) {
   int failed = 0;
   std::unique_ptr<char, decltype(&std::free)> name(
@@ -33,7 +41,9 @@ std::string type_name(const std::exception& exception) {
 }  // namespace
 
 Error::Error(absl::Status status)
-    : std::runtime_error(describe(status)), status_(std::move(status)), worker_(worker_of(status_)) {}
+    : std::runtime_error(describe(refuse_ok(status))),
+      status_(std::move(status)),
+      worker_(worker_of(status_)) {}
 
 absl::Status with_worker(absl::Status status, absl::string_view worker) {
   if (!status.ok() && !worker.empty() && !status.GetPayload(kWorkerPayload)) {
@@ -49,7 +59,8 @@ std::string worker_of(const absl::Status& status) {
 
 absl::Status with_context(const absl::Status& status, absl::string_view context) {
   if (status.ok()) return status;
-  return with_worker(absl::Status(status.code(), absl::StrCat(context, ": ", status.message())), worker_of(status));
+  return with_worker(absl::Status(status.code(), absl::StrCat(context, ": ", status.message())),
+                     worker_of(status));
 }
 
 absl::Status status_from_exception(const std::exception_ptr& exception) {

@@ -3,6 +3,7 @@
 #include <exception>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -10,7 +11,8 @@
 
 namespace gradwire {
 
-// What the public interface throws: an absl::Status and, where it came from another process, the name of that worker.
+// What the public interface throws: an absl::Status and, where it came from another process, the name of that
+// worker.
 //
 // Codes have one meaning each:
 //   Unavailable         the peer cannot be reached, has left or is dead
@@ -26,6 +28,7 @@ namespace gradwire {
 //   Internal            a defect of this library
 class Error : public std::runtime_error {
  public:
+  // An OK status becomes Internal.
   explicit Error(absl::Status status);
 
   const absl::Status& status() const { return status_; }
@@ -45,12 +48,12 @@ std::string worker_of(const absl::Status& status);
 // Puts `context` and ": " before the message; code and worker stay.
 absl::Status with_context(const absl::Status& status, absl::string_view context);
 
-// The status of an exception: an Error's own; for anything else Unknown with the exception's type and text, unless a
-// translator knows it better.
+// The status of an exception: an Error's own; for anything else Unknown with the exception's type and text,
+// unless a translator knows it better.
 absl::Status status_from_exception(const std::exception_ptr& exception);
 
-// Lets a layer above say more about the exceptions it knows (libtorch's append a backtrace to what()). Called during
-// static initialisation; the translator returns OK for what it does not know.
+// Lets a layer above say more about the exceptions it knows (libtorch's append a backtrace to what()). Called
+// during static initialisation; the translator returns OK for what it does not know.
 using ExceptionTranslator = absl::Status (*)(const std::exception& exception);
 void set_exception_translator(ExceptionTranslator translator);
 
@@ -66,10 +69,9 @@ T value_or_throw(absl::StatusOr<T> result) {
 }  // namespace gradwire
 
 // Returns from the enclosing function with the status of `expression` unless it is OK.
-#define GRADWIRE_RETURN_IF_ERROR(expression)                          \
-  do {                                                                \
-    if (::absl::Status gradwire_status_ = (expression); !gradwire_status_.ok()) \
-      return gradwire_status_;                                        \
+#define GRADWIRE_RETURN_IF_ERROR(expression)                                                             \
+  do {                                                                                                   \
+    if (::absl::Status gradwire_status_ = (expression); !gradwire_status_.ok()) return gradwire_status_; \
   } while (false)
 
 #define GRADWIRE_CONCAT_INNER_(a, b) a##b

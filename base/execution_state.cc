@@ -16,7 +16,8 @@ constinit SlotTable slots{};
 }  // namespace
 
 void register_execution_slot(ExecutionSlotHooks hooks) {
-  if (slots.size == ExecutionState::kMaxSlots) std::abort();  // A slot more than kMaxSlots is a programming error.
+  if (slots.size == ExecutionState::kMaxSlots)
+    std::abort();  // A slot more than kMaxSlots is a programming error.
   slots.hooks[slots.size++] = hooks;
 }
 

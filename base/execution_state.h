@@ -3,13 +3,14 @@
 #include <array>
 #include <cstddef>
 #include <memory>
+#include <utility>
 
 namespace gradwire {
 
-// Everything that belongs to "the thing being executed" rather than to the thread that happens to execute it: the
-// agent, the call, the autograd context, the grad mode. Upper layers register a slot each; then(), co_await and
-// executors capture the state where work is handed over and restore it where it runs, so that nothing is lost across
-// an await and nothing leaks into the next piece of work on the same thread.
+// Everything that belongs to "the thing being executed" rather than to the thread that happens to execute it:
+// the agent, the call, the autograd context, the grad mode. Upper layers register a slot each; then(),
+// co_await and executors capture the state where work is handed over and restore it where it runs, so that
+// nothing is lost across an await and nothing leaks into the next piece of work on the same thread.
 //
 // A value type: copy it freely. The default-constructed state is the clean one that a handler starts from.
 class ExecutionState {
@@ -29,7 +30,8 @@ class ExecutionState {
   std::array<Value, kMaxSlots> values_;
 };
 
-// Captures and restores one piece of thread-local state that lives elsewhere. `restore` with nullptr makes it clean.
+// Captures and restores one piece of thread-local state that lives elsewhere. `restore` with nullptr makes it
+// clean.
 struct ExecutionSlotHooks {
   ExecutionState::Value (*capture)();
   void (*restore)(const ExecutionState::Value& value);
@@ -81,9 +83,11 @@ class ExecutionSlot {
  private:
   static inline thread_local std::shared_ptr<const T> value_;
   static inline const bool registered_ = [] {
-    register_execution_slot(
-        {[] { return ExecutionState::Value(value_); },
-         [](const ExecutionState::Value& value) { value_ = std::static_pointer_cast<const T>(value); }});
+    register_execution_slot({[] { return ExecutionState::Value(value_); },
+                             // Most slots are empty or unchanged: the comparison spares the reference counts.
+                             [](const ExecutionState::Value& value) {
+                               if (value_ != value) value_ = std::static_pointer_cast<const T>(value);
+                             }});
     return true;
   }();
 };

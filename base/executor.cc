@@ -9,38 +9,46 @@ namespace {
 
 thread_local Executor* current_executor = nullptr;
 thread_local BlockingListener* blocking_listener = nullptr;
+// The calling thread is counted as waiting.
+thread_local bool blocked = false;
 
 }  // namespace
 
 bool Executor::post(Task& task) {
   Task wrapped = [state = ExecutionState::capture(), task = std::move(task)]() mutable {
-    state.restore();
-    state = ExecutionState();
+    ScopedExecutionState scope(state);
     task();
+    task = nullptr;  // What the task owned is destroyed in the task's state.
   };
   if (post_clean(wrapped)) return true;
-  // The wrapper is of no use to the caller, who may want to run the task itself.
+  // Runs as the task would, wherever the caller runs it.
   task = std::move(wrapped);
   return false;
 }
 
 void Executor::post_or_run(Task task) {
-  if (post(task)) return;
-  ScopedExecutionState keep{ExecutionState::capture()};
-  task();
+  if (!post(task)) task();
 }
 
 Executor* Executor::current() { return current_executor; }
 void Executor::set_current(Executor* executor) { current_executor = executor; }
 
-BlockingScope::BlockingScope() : executor_(Executor::current()) {
+BlockingScope::BlockingScope() : executor_(blocked ? nullptr : Executor::current()) {
   if (executor_ == nullptr) return;
-  if (blocking_listener != nullptr) (*blocking_listener)();
   status_ = executor_->begin_blocking();
+  if (!status_.ok()) return;
+  blocked = true;
+  // Not while it runs: a listener that waits itself would call itself.
+  if (BlockingListener* listener = set_blocking_listener(nullptr)) {
+    (*listener)();
+    set_blocking_listener(listener);
+  }
 }
 
 BlockingScope::~BlockingScope() {
-  if (executor_ != nullptr && status_.ok()) executor_->end_blocking();
+  if (executor_ == nullptr || !status_.ok()) return;
+  blocked = false;
+  executor_->end_blocking();
 }
 
 BlockingListener* set_blocking_listener(BlockingListener* listener) {

@@ -3,36 +3,54 @@
 #include <atomic>
 
 #include "base/clock.h"
+#include "base/log.h"
 
 namespace gradwire {
 namespace {
 
 std::atomic<uint64_t> ignored{0};
 
+void call_cancel_handler(absl::AnyInvocable<void()>& handler) {
+  try {
+    handler();
+  } catch (...) {
+    future_internal::report_stray_exception("a cancel handler");
+  }
+}
+
 }  // namespace
 
 uint64_t ignored_completions() { return ignored.load(); }
 
 Future<void> collect(std::vector<Future<void>> futures) {
+  struct Progress {
+    std::atomic<std::size_t> missing;
+    std::atomic<bool> failed;
+  };
   Promise<void> promise(futures.empty() ? nullptr : futures.front().executor());
   if (futures.empty()) promise.set_value();
-  auto missing = std::make_shared<std::atomic<std::size_t>>(futures.size());
+  auto progress = std::make_shared<Progress>();
+  progress->missing = futures.size();
   for (const Future<void>& future : futures) {
-    future.on_ready_inline([promise, missing](const absl::Status& status) {
+    future.on_ready_inline([promise, progress](const absl::Status& status) {
       if (!status.ok()) {
-        promise.set_error(status);
-      } else if (missing->fetch_sub(1) == 1) {
+        if (!progress->failed.exchange(true)) promise.set_error(status);
+      } else if (progress->missing.fetch_sub(1) == 1) {
         promise.set_value();
       }
     });
   }
-  promise.on_cancel([futures] {
+  promise.on_cancel([futures = std::move(futures)] {
     for (const Future<void>& future : futures) future.cancel();
   });
   return promise.future();
 }
 
 namespace future_internal {
+
+void report_stray_exception(const char* where) {
+  log(LogLevel::kError, where, " threw: ", status_from_exception(std::current_exception()).ToString());
+}
 
 bool StateBase::done() const {
   MutexLock lock(mutex_);
@@ -56,7 +74,7 @@ absl::Status StateBase::wait(absl::Duration timeout) {
 bool StateBase::claim() {
   MutexLock lock(mutex_);
   if (claimed_) {
-    ignored.fetch_add(1);
+    if (!cancelled_) ignored.fetch_add(1);
     return false;
   }
   claimed_ = true;
@@ -75,7 +93,10 @@ void StateBase::publish() {
     done_changed_.notify_all();
   }
   cancel_handler = nullptr;
-  for (Callback& callback : callbacks) callback();
+  for (Callback& callback : callbacks) {
+    callback();
+    callback = nullptr;
+  }
 }
 
 void StateBase::attach(Callback callback) {
@@ -98,7 +119,7 @@ void StateBase::on_cancel(Callback handler) {
       return;
     }
   }
-  handler();
+  call_cancel_handler(handler);
 }
 
 void StateBase::run_cancel_handler() {
@@ -110,7 +131,7 @@ void StateBase::run_cancel_handler() {
     handler = std::move(cancel_handler_);
     cancel_handler_ = nullptr;
   }
-  if (handler) handler();
+  if (handler) call_cancel_handler(handler);
 }
 
 }  // namespace future_internal

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <atomic>
 #include <coroutine>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -20,12 +22,13 @@ namespace gradwire {
 
 // A value of type T (which may be void) that arrives later, or the reason why it will not.
 //
-// Copyable; every copy refers to the same result. Thread-safe. Completed once, by its Promise; later completions are
-// ignored and counted. When every Promise is gone without a result, the future completes with Cancelled.
+// Copyable; every copy refers to the same result. Thread-safe. Completed once, by its Promise; later
+// completions are ignored and counted. When every Promise is gone without a result, the future completes with
+// Cancelled.
 //
-// Callbacks (then, on_ready, co_await) run with the ExecutionState of the code that attached them, outside every lock,
-// on the executor that the Promise was made with: never on a thread that has user code below it. Without an executor
-// they run where the promise is completed, or at once if it already is.
+// Callbacks (then, on_ready, co_await) run with the ExecutionState of the code that attached them, outside
+// every lock, on the executor that the Promise was made with: never on a thread that has user code below it.
+// Without an executor they run where the promise is completed, or at once if it already is.
 //
 //   int64_t n = co_await future;            // in a coroutine that returns a Future
 //   future.then([](int64_t n) { return n + 1; }).on_ready(...)
@@ -42,10 +45,11 @@ class [[nodiscard]] Future {
     state_->complete(std::move(result));
   }
 
+  // False for a default-constructed future, of which nothing else may be asked.
   bool valid() const { return state_ != nullptr; }
 
-  // Waits; returns a copy of the value or throws Error. Inside a handler the thread's place is taken by another; with
-  // no thread left to take it: ResourceExhausted.
+  // Waits; returns a copy of the value or throws Error. Inside a handler the thread's place is taken by
+  // another; with no thread left to take it: ResourceExhausted.
   T wait() const {
     if constexpr (std::is_void_v<T>) {
       throw_if_error(result());
@@ -61,26 +65,31 @@ class [[nodiscard]] Future {
   }
 
   // Waits at most `timeout`; whether the future is done.
-  bool wait_for(absl::Duration timeout) const {
-    return done() || (state_->wait(timeout).ok() && done());
-  }
+  bool wait_for(absl::Duration timeout) const { return done() || (state_->wait(timeout).ok() && done()); }
   bool done() const { return state_->done(); }
 
-  // The future of what `function` returns. It takes the Result (an absl::StatusOr<T>, or absl::Status for void) and so
-  // sees errors, or the T, and then errors pass it by. A returned Future is flattened; an exception becomes the error.
-  // Cancelling the new future cancels this one.
+  // The future of what `function` returns. It takes the Result (an absl::StatusOr<T>, or absl::Status for
+  // void) and so sees errors, or the T, and then errors pass it by; a generic one (auto) is given the Result.
+  // A returned Future is flattened; an exception becomes the error. Cancelling the new future cancels this
+  // one.
   template <class F>
   auto then(F function) const;
 
-  // Calls `function` when done.
+  // Calls `function` when done. What it throws is logged and lost.
   void on_ready(std::function<void(const Result&)> function) const {
-    state_->on_ready([function = std::move(function)](const Result& result) { function(result); });
+    state_->on_ready([function = std::move(function)](const Result& result) {
+      try {
+        function(result);
+      } catch (...) {
+        future_internal::report_stray_exception("an on_ready callback");
+      }
+    });
   }
 
   // Gives up: tells the producer (a remote call's callee hears of it) and completes with Cancelled.
   void cancel() const { state_->cancel(); }
 
-  // For code that only keeps books: `function` runs on the completing thread, or at once.
+  // For code that only keeps books: `function` runs on the completing thread, or at once. It must not throw.
   void on_ready_inline(absl::AnyInvocable<void(const Result&)> function) const {
     state_->on_ready_inline(std::move(function));
   }
@@ -88,6 +97,7 @@ class [[nodiscard]] Future {
   const std::shared_ptr<Executor>& executor() const { return state_->executor(); }
 
  private:
+  static_assert(!std::is_same_v<T, absl::Status>, "Future<void> carries an absl::Status");
   template <class U>
   friend class Promise;
   explicit Future(std::shared_ptr<future_internal::State<T>> state) : state_(std::move(state)) {}
@@ -115,7 +125,9 @@ class Promise {
   }
   // REQUIRES: !status.ok()
   bool set_error(absl::Status status) const { return owner_->state->complete(std::move(status)); }
-  bool set_result(typename Future<T>::Result result) const { return owner_->state->complete(std::move(result)); }
+  bool set_result(typename Future<T>::Result result) const {
+    return owner_->state->complete(std::move(result));
+  }
 
   // `handler` runs once, on the cancelling thread, when the future is cancelled before it is done.
   void on_cancel(absl::AnyInvocable<void()> handler) const { owner_->state->on_cancel(std::move(handler)); }
@@ -155,20 +167,28 @@ inline constexpr bool kIsFuture = false;
 template <class R>
 inline constexpr bool kIsFuture<Future<R>> = true;
 
-// A function takes the result rather than the value when a bare error will do as its argument.
+// Whether a function takes the result rather than the value. A value type that can be made of its own result
+// (std::any) swallows anything, so that nothing can be told from the function's parameter: it gets the value.
+template <class T, class F>
+inline constexpr bool kTakesResult =
+    std::is_invocable_v<F&, const Result<T>&> && !std::is_constructible_v<T, const Result<T>&>;
 template <class F>
-inline constexpr bool kTakesResult = std::is_invocable_v<F&, absl::Status>;
+inline constexpr bool kTakesResult<void, F> = std::is_invocable_v<F&, const absl::Status&>;
 
 // Runs `function` and completes `promise` with what it returns or throws.
 template <class U, class F, class... A>
 void settle(const Promise<U>& promise, F& function, A&&... arguments) {
   try {
-    using R = std::invoke_result_t<F&, A...>;
+    using R = std::remove_cvref_t<std::invoke_result_t<F&, A...>>;
     if constexpr (std::is_void_v<R>) {
       function(std::forward<A>(arguments)...);
       promise.set_value();
     } else if constexpr (kIsFuture<R>) {
       Future<U> inner = function(std::forward<A>(arguments)...);
+      if (!inner.valid()) {
+        promise.set_error(absl::FailedPreconditionError("the function returned a Future that has no state"));
+        return;
+      }
       promise.on_cancel([inner] { inner.cancel(); });
       inner.on_ready_inline([promise](const auto& result) { promise.set_result(result); });
     } else {
@@ -184,13 +204,14 @@ void settle(const Promise<U>& promise, F& function, A&&... arguments) {
 template <class T>
 template <class F>
 auto Future<T>::then(F function) const {
-  using Call = future_internal::ThenCall<T, F, future_internal::kTakesResult<F>>;
-  using U = typename future_internal::Unwrap<typename Call::Returned>::type;
+  constexpr bool kTakesResult = future_internal::kTakesResult<T, F>;
+  using U = typename future_internal::Unwrap<
+      typename future_internal::ThenCall<T, F, kTakesResult>::Returned>::type;
   Promise<U> promise(executor());
   promise.on_cancel([self = *this] { self.cancel(); });
   Future<U> next = promise.future();
   state_->on_ready([promise, function = std::move(function)](const Result& result) mutable {
-    if constexpr (future_internal::kTakesResult<F>) {
+    if constexpr (kTakesResult) {
       future_internal::settle(promise, function, result);
     } else if (!future_internal::status_of(result).ok()) {
       promise.set_error(future_internal::status_of(result));
@@ -210,6 +231,7 @@ Future<std::vector<T>> collect(std::vector<Future<T>> futures) {
     Mutex mutex;
     std::vector<std::optional<T>> values ABSL_GUARDED_BY(mutex);
     std::size_t missing ABSL_GUARDED_BY(mutex);
+    std::atomic<bool> failed{false};
   };
   Promise<std::vector<T>> promise(futures.empty() ? nullptr : futures.front().executor());
   if (futures.empty()) {
@@ -225,7 +247,7 @@ Future<std::vector<T>> collect(std::vector<Future<T>> futures) {
   for (std::size_t i = 0; i < futures.size(); ++i) {
     futures[i].on_ready_inline([promise, progress, i](const absl::StatusOr<T>& result) {
       if (!result.ok()) {
-        promise.set_error(result.status());
+        if (!progress->failed.exchange(true)) promise.set_error(result.status());
         return;
       }
       std::vector<T> values;

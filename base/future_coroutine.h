@@ -10,21 +10,50 @@
 //     co_return x + y;
 //   }
 //
-// A coroutine runs on the caller's thread until it first suspends, and is resumed on the awaited future's executor
-// with the ExecutionState it had. Its future completes when its local variables have been destroyed.
+// A coroutine runs on the caller's thread until it first suspends, and is resumed on the awaited future's
+// executor with the ExecutionState it had; the caller goes on with its own. Its future completes when its
+// local variables and parameters have been destroyed.
+//
+// GCC 12 destroys some temporaries of a co_await expression twice: aggregates with members that need
+// destruction, and lambdas that capture such things by value. Put them into a statement of their own, or give
+// them a name:
+//
+//   Future<int64_t> next = future.then([name](int64_t n) { ... });   // not inside the co_await
+//   int64_t n = co_await next;
 namespace gradwire::future_internal {
+
+// What does not depend on the type that a coroutine returns.
+class CoroutineState {
+ public:
+  // The state of the thread before the coroutine ran on it, to be given back at the first suspension;
+  // resumptions run inside a ScopedExecutionState.
+  std::optional<ExecutionState> take_caller_state() { return std::exchange(caller_state_, std::nullopt); }
+
+ private:
+  std::optional<ExecutionState> caller_state_ = ExecutionState::capture();
+};
 
 template <class T>
 class Awaiter {
  public:
-  explicit Awaiter(Future<T> future) : future_(std::move(future)) {}
+  explicit Awaiter(Future<T> future) : future_(std::move(future)) {
+    throw_if_error(future_.valid() ? absl::OkStatus()
+                                   : absl::FailedPreconditionError("co_await on a Future that has no state"));
+  }
 
   bool await_ready() const { return future_.done(); }
-  void await_suspend(std::coroutine_handle<> coroutine) {
+
+  template <class P>
+  void await_suspend(std::coroutine_handle<P> coroutine) {
+    std::optional<ExecutionState> caller_state;
+    if constexpr (std::is_base_of_v<CoroutineState, P>)
+      caller_state = coroutine.promise().take_caller_state();
     // A copy: the coroutine may be resumed, and this awaiter destroyed, before on_ready returns.
-    Future<T> future = future_;
+    const Future<T> future = future_;
     future.on_ready([coroutine](const auto&) { coroutine.resume(); });
+    if (caller_state) caller_state->restore();
   }
+
   T await_resume() const { return future_.wait(); }
 
  private:
@@ -32,25 +61,39 @@ class Awaiter {
 };
 
 template <class T>
-class CoroutineBase {
+class CoroutineBase : public CoroutineState {
  public:
   Future<T> get_return_object() { return promise_.future(); }
   std::suspend_never initial_suspend() noexcept { return {}; }
-  std::suspend_never final_suspend() noexcept {
-    promise_.set_result(*std::move(result_));
-    return {};
-  }
+  auto final_suspend() noexcept { return Finish(); }
   void unhandled_exception() { result_.emplace(status_from_exception(std::current_exception())); }
 
  protected:
-  Promise<T> promise_;
   std::optional<typename Future<T>::Result> result_;
+
+ private:
+  // Destroys the coroutine before it publishes the result.
+  struct Finish {
+    bool await_ready() noexcept { return false; }
+    template <class P>
+    void await_suspend(std::coroutine_handle<P> coroutine) noexcept {
+      CoroutineBase& self = coroutine.promise();
+      Promise<T> promise = std::move(self.promise_);
+      typename Future<T>::Result result = *std::move(self.result_);
+      coroutine.destroy();
+      promise.set_result(std::move(result));
+    }
+    void await_resume() noexcept {}
+  };
+
+  Promise<T> promise_;
 };
 
 template <class T>
 class Coroutine : public CoroutineBase<T> {
  public:
-  template <class V>
+  // The default lets `co_return {a, b};` name a T.
+  template <class V = T>
   void return_value(V&& value) {
     this->result_.emplace(std::forward<V>(value));
   }

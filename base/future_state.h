@@ -36,16 +36,19 @@ const absl::Status& status_of(const absl::StatusOr<T>& result) {
 // What a then() function returns: given the result, or the value.
 template <class T, class F, bool kTakesResult>
 struct ThenCall {
-  using Returned = std::invoke_result_t<F&, const Result<T>&>;
+  using Returned = std::remove_cvref_t<std::invoke_result_t<F&, const Result<T>&>>;
 };
 template <class T, class F>
 struct ThenCall<T, F, false> {
-  using Returned = std::invoke_result_t<F&, const T&>;
+  using Returned = std::remove_cvref_t<std::invoke_result_t<F&, const T&>>;
 };
 template <class F>
 struct ThenCall<void, F, false> {
-  using Returned = std::invoke_result_t<F&>;
+  using Returned = std::remove_cvref_t<std::invoke_result_t<F&>>;
 };
+
+// Logs the exception being handled: it came out of user code that nobody waits for.
+void report_stray_exception(const char* where);
 
 // The part that does not depend on the type.
 class StateBase {
@@ -61,7 +64,7 @@ class StateBase {
  protected:
   using Callback = absl::AnyInvocable<void()>;
 
-  // Claims the right to complete; the second claim fails and is counted.
+  // Claims the right to complete; a second claim fails and is counted, unless a cancel came first.
   bool claim();
   // Publishes the result that the claimant has stored and runs the callbacks.
   void publish();
@@ -85,6 +88,7 @@ class State : public StateBase, public std::enable_shared_from_this<State<T>> {
  public:
   using StateBase::StateBase;
 
+  // False, and the result is dropped, when there was one before.
   bool complete(Result<T> result) {
     if (!claim()) return false;
     result_.emplace(std::move(result));
@@ -105,10 +109,14 @@ class State : public StateBase, public std::enable_shared_from_this<State<T>> {
   const Result<T>& result() const { return *result_; }
 
   void on_ready_inline(absl::AnyInvocable<void(const Result<T>&)> function) {
-    attach([self = this->shared_from_this(), function = std::move(function)]() mutable { function(self->result()); });
+    attach([self = this->shared_from_this(), function = std::move(function)]() mutable {
+      function(self->result());
+    });
   }
 
   void on_ready(absl::AnyInvocable<void(const Result<T>&)> function) {
+    // The state is held by the callback around this one until it has run, so `self` is there to be locked;
+    // holding it here as well would only cost.
     on_ready_inline([executor = executor_, state = ExecutionState::capture(), function = std::move(function),
                      self = this->weak_from_this()](const Result<T>&) mutable {
       Executor::Task task = [state = std::move(state), function = std::move(function),
@@ -116,6 +124,7 @@ class State : public StateBase, public std::enable_shared_from_this<State<T>> {
         ScopedExecutionState scope(state);
         function(self->result());
         function = nullptr;
+        self = nullptr;
       };
       if (executor == nullptr || !executor->post_clean(task)) task();
     });

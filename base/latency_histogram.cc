@@ -2,13 +2,15 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 
 namespace gradwire {
 
 void LatencyHistogram::record(absl::Duration duration) {
   const uint64_t ns = std::max<int64_t>(1, absl::ToInt64Nanoseconds(duration));
   const int exponent = std::bit_width(ns) - 1;
-  const int sub = exponent >= 4 ? static_cast<int>((ns >> (exponent - 4)) & 15) : static_cast<int>((ns << (4 - exponent)) & 15);
+  const int sub = exponent >= 4 ? static_cast<int>((ns >> (exponent - 4)) & 15)
+                                : static_cast<int>((ns << (4 - exponent)) & 15);
   const int bucket = std::min(exponent * kSubBuckets + sub, kBuckets - 1);
   buckets_[bucket].fetch_add(1, std::memory_order_relaxed);
   count_.fetch_add(1, std::memory_order_relaxed);
@@ -16,22 +18,27 @@ void LatencyHistogram::record(absl::Duration duration) {
 }
 
 absl::Duration LatencyHistogram::quantile(double fraction) const {
-  const uint64_t wanted = static_cast<uint64_t>(static_cast<double>(count()) * fraction);
+  // Summed here rather than taken from count_, which other threads may be a step ahead of.
+  uint64_t total = 0;
+  for (const auto& bucket : buckets_) total += bucket.load(std::memory_order_relaxed);
+  const auto rank =
+      static_cast<uint64_t>(std::ceil(static_cast<double>(total) * std::clamp(fraction, 0.0, 1.0)));
+  const uint64_t wanted = std::clamp<uint64_t>(rank, 1, std::max<uint64_t>(1, total));
   uint64_t seen = 0;
   for (int bucket = 0; bucket < kBuckets; ++bucket) {
     seen += buckets_[bucket].load(std::memory_order_relaxed);
-    if (seen > 0 && seen > std::min(wanted, count() - 1)) {
-      const double base = static_cast<double>(uint64_t{1} << (bucket / kSubBuckets));
-      return absl::Nanoseconds(base * (1.0 + (bucket % kSubBuckets + 0.5) / kSubBuckets));
-    }
+    if (seen < wanted) continue;
+    const double base = static_cast<double>(uint64_t{1} << (bucket / kSubBuckets));
+    return absl::Nanoseconds(base * (1.0 + (bucket % kSubBuckets + 0.5) / kSubBuckets));
   }
   return absl::ZeroDuration();
 }
 
 absl::Duration LatencyHistogram::mean() const {
   const uint64_t n = count();
-  return n == 0 ? absl::ZeroDuration()
-                : absl::Nanoseconds(total_nanoseconds_.load(std::memory_order_relaxed)) / static_cast<double>(n);
+  return n == 0
+             ? absl::ZeroDuration()
+             : absl::Nanoseconds(total_nanoseconds_.load(std::memory_order_relaxed)) / static_cast<double>(n);
 }
 
 void LatencyHistogram::reset() {

@@ -8,8 +8,8 @@
 
 namespace gradwire {
 
-// Counts durations in buckets whose width is a sixteenth of their power of two (about 6 % error), from 1 ns to hours.
-// Thread-safe and wait-free.
+// Counts durations in buckets whose width is a sixteenth of their power of two (about 6 % error), from 1 ns
+// to hours. Thread-safe and wait-free.
 class LatencyHistogram {
  public:
   void record(absl::Duration duration);

@@ -30,8 +30,8 @@ bool log_enabled(LogLevel level) {
 void log_line(LogLevel level, absl::string_view message) {
   constexpr char kLetters[] = "DIWE";
   std::string line = absl::StrCat(absl::string_view(&kLetters[static_cast<int>(level)], 1),
-                                  absl::FormatTime(" %H:%M:%E3S ", absl::Now(), absl::LocalTimeZone()), getpid(),
-                                  " gradwire: ", message, "\n");
+                                  absl::FormatTime(" %H:%M:%E3S ", absl::Now(), absl::LocalTimeZone()),
+                                  getpid(), " gradwire: ", message, "\n");
   // One write, so that lines of several threads and processes do not mix.
   [[maybe_unused]] ssize_t written = write(STDERR_FILENO, line.data(), line.size());
 }

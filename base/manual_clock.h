@@ -10,7 +10,8 @@ namespace gradwire {
 class ManualClock : public Clock {
  public:
   absl::Time now() const override;
-  void wait_until(Mutex& mutex, CondVar& condition, absl::Time deadline) override;
+  void wait_until(Mutex& mutex, CondVar& condition, absl::Time deadline) override
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   // Moves the time on and wakes every wait.
   void advance(absl::Duration step);
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
@@ -7,10 +8,18 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/time/time.h"
 
+#if defined(__SANITIZE_THREAD__)
+#define GRADWIRE_THREAD_SANITIZER 1
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define GRADWIRE_THREAD_SANITIZER 1
+#endif
+#endif
+
 namespace gradwire {
 
-// Thin annotated classes over the standard ones. absl::Mutex would serve, but the system's prebuilt copy is invisible
-// to ThreadSanitizer, which then reports correct code.
+// Thin annotated classes over the standard ones. absl::Mutex would serve, but the system's prebuilt copy is
+// invisible to ThreadSanitizer, which then reports correct code.
 class ABSL_LOCKABLE Mutex {
  public:
   Mutex() = default;
@@ -46,20 +55,19 @@ class CondVar {
     lock.release();
   }
 
-  // False when the time was up. An infinite duration waits for ever.
+  // False when the time was up (at the latest after an hour, however long the timeout). An infinite duration
+  // waits for ever.
   bool wait_for(Mutex& mutex, absl::Duration timeout) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     if (timeout == absl::InfiniteDuration()) {
       wait(mutex);
       return true;
     }
     std::unique_lock<std::mutex> lock(mutex.mutex_, std::adopt_lock);
-    // wait_until on the monotonic clock is pthread_cond_clockwait, which ThreadSanitizer of clang 14 does not
-    // intercept; wait_until on the system clock is seen. A jump of that clock makes one wait early or late, and the
-    // loop around it notices by the monotonic clock.
-    absl::Duration bounded = std::min(timeout, absl::Hours(1));
-    bool signalled = condition_.wait_until(lock, std::chrono::system_clock::now() +
-                                                     absl::ToChronoMicroseconds(bounded)) ==
-                     std::cv_status::no_timeout;
+    // Rounded up, so that a loop around this does not spin through the last microsecond.
+    const auto bounded = absl::ToChronoMicroseconds(
+        std::clamp(timeout, absl::ZeroDuration(), absl::Hours(1)) + absl::Nanoseconds(999));
+    const bool signalled =
+        condition_.wait_until(lock, WaitClock::now() + bounded) == std::cv_status::no_timeout;
     lock.release();
     return signalled;
   }
@@ -68,6 +76,13 @@ class CondVar {
   void notify_all() { condition_.notify_all(); }
 
  private:
+#ifdef GRADWIRE_THREAD_SANITIZER
+  // The monotonic clock makes pthread_cond_clockwait of the wait, which clang 14's ThreadSanitizer does not
+  // intercept.
+  using WaitClock = std::chrono::system_clock;
+#else
+  using WaitClock = std::chrono::steady_clock;
+#endif
   std::condition_variable condition_;
 };
 

@@ -1,12 +1,16 @@
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstdint>
 #include <deque>
 #include <list>
-#include <memory>
+#include <mutex>
 #include <string>
 #include <thread>
+#include <vector>
 
+#include "absl/time/time.h"
 #include "base/executor.h"
 #include "base/mutex.h"
 
@@ -14,18 +18,24 @@ namespace gradwire {
 
 // The executor that runs handlers and continuations.
 //
-// `num_threads` tasks run at a time, in the order they were posted. A task that waits inside a BlockingScope (every
-// Future::wait is one) leaves the count and a replacement starts, so one thread suffices for calls nested 50 deep. A
-// task that blocks without saying so, on a mutex that another task must release say, is noticed when nothing has
-// started for `stall_limit` while tasks wait, and then one thread more starts. There are at most `max_threads`;
-// the last one that is not waiting may not wait: its wait fails with ResourceExhausted, never a silent hang. Threads
-// in excess of num_threads end when they run out of work.
+// `num_threads` tasks run at a time and are started in the order they were posted. A task that waits inside a
+// BlockingScope (every Future::wait is one) leaves the count and a replacement starts, so one thread suffices
+// for calls nested 50 deep. A task that blocks without saying so, on a mutex that another task must release
+// say, is noticed when nothing has started for `stall_limit` while tasks wait and its thread sleeps; then one
+// task more may run. Threads that compute are given longer, lest a long queue of long tasks start a thread
+// for each.
 //
-// Thread-safe. shutdown() (or the destructor) runs what is queued and joins every thread; it must not be called from
-// a task of the pool.
+// There are at most `max_threads`; the last one that is not waiting may not wait: its wait fails with
+// ResourceExhausted. When tasks that block without saying so have used up all of them, an error is logged.
+// Threads in excess of num_threads, but for a few spare ones, end when they run out of work.
+//
+// Thread-safe. shutdown() (or the destructor) runs what is queued, and what that posts, and joins every
+// thread. Neither may be called from a task of the pool: where a task may hold the last reference, call
+// shutdown() before letting go.
 class ThreadPool : public Executor {
  public:
   struct Options {
+    // At least 1; no more than max_threads.
     int num_threads = 16;
     int max_threads = 256;
     absl::Duration stall_limit = absl::Milliseconds(10);
@@ -36,6 +46,7 @@ class ThreadPool : public Executor {
 
   using Executor::post_clean;
   bool post_clean(Task& task) override;
+  // Idempotent; every caller returns when all threads are joined.
   void shutdown();
 
   // Tasks that are queued or running, waiting ones included.
@@ -49,13 +60,23 @@ class ThreadPool : public Executor {
  private:
   struct Worker {
     std::thread thread;
+    pid_t thread_id = 0;  // 0 until it runs. Guarded by mutex_.
   };
 
   void work(std::list<Worker>::iterator self);
-  void supervise();
+  // Waits for a task that may start and takes it; none when the thread is to end.
+  Task next_task_locked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  int free_places_locked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Sees to it that as many threads are on their way to the queue as there are tasks that may start.
   void dispatch_locked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void start_worker_locked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  int active_locked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return total_ - blocked_; }
+  bool start_worker_locked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void wake_all_locked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void wake_supervisor_locked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  void supervise();
+  // Nothing started for `stall_limit`: lets one task more run if that may help. The lock is given up in
+  // between.
+  void relieve_stall_locked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Joins threads that have ended; called without the lock.
   void reap();
 
@@ -68,13 +89,24 @@ class ThreadPool : public Executor {
   std::list<Worker> workers_ ABSL_GUARDED_BY(mutex_);
   std::list<Worker> ended_ ABSL_GUARDED_BY(mutex_);
   int total_ ABSL_GUARDED_BY(mutex_) = 0;
+  // Threads that wait for work, and how many of them have been notified and not yet woken.
   int idle_ ABSL_GUARDED_BY(mutex_) = 0;
-  int blocked_ ABSL_GUARDED_BY(mutex_) = 0;
+  int notified_ ABSL_GUARDED_BY(mutex_) = 0;
+  // Threads created that have not looked at the queue yet.
+  int starting_ ABSL_GUARDED_BY(mutex_) = 0;
+  // Tasks that run, and how many of them wait.
   int running_ ABSL_GUARDED_BY(mutex_) = 0;
+  int blocked_ ABSL_GUARDED_BY(mutex_) = 0;
+  // Tasks that may run beyond num_threads, because as many seem to block without saying so.
+  int extra_ ABSL_GUARDED_BY(mutex_) = 0;
   // Goes up whenever a task starts: a standstill while tasks are queued is a stall.
   uint64_t started_ ABSL_GUARDED_BY(mutex_) = 0;
+  // Looks of the supervisor in a row that found a standstill.
+  int standstills_ ABSL_GUARDED_BY(mutex_) = 0;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   bool supervisor_sleeps_ ABSL_GUARDED_BY(mutex_) = false;
+
+  std::once_flag joined_;
   std::thread supervisor_;
 };
 

@@ -65,7 +65,8 @@ void TimerQueue::shutdown() {
     dropped.swap(by_time_);
     times_.clear();
   }
-  if (thread_.joinable()) thread_.join();
+  // Whoever comes second waits for the first to have joined.
+  std::call_once(joined_, [this] { thread_.join(); });
 }
 
 std::size_t TimerQueue::size() const {

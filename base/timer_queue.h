@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <map>
+#include <mutex>
 #include <thread>
 #include <utility>
 
@@ -11,8 +12,9 @@
 
 namespace gradwire {
 
-// Runs callbacks at given times of its clock on one thread of its own: deadlines, retries, heartbeats. Callbacks are
-// short and internal; user code goes through an executor. Thread-safe. The destructor drops what has not run.
+// Runs callbacks at given times of its clock on one thread of its own: deadlines, retries, heartbeats.
+// Callbacks are short and internal; user code goes through an executor. Thread-safe. The destructor drops
+// what has not run.
 class TimerQueue {
  public:
   using Callback = absl::AnyInvocable<void()>;
@@ -20,11 +22,12 @@ class TimerQueue {
   explicit TimerQueue(Clock& clock = Clock::system());
   ~TimerQueue();
 
-  // Never runs `callback` for an infinite `when` (and returns 0).
+  // Runs `callback` once `when` has come, at once if it has already. Returns a handle for cancel(), or 0 when
+  // the callback will never run: `when` is infinite, or the queue has shut down.
   uint64_t schedule(absl::Time when, Callback callback);
   // False if the callback has run, is running, or was never scheduled.
   bool cancel(uint64_t id);
-  // Drops all that is scheduled and joins the thread; idempotent.
+  // Drops all that is scheduled and joins the thread; idempotent. Not to be called from a callback.
   void shutdown();
 
   Clock& clock() const { return clock_; }
@@ -41,6 +44,7 @@ class TimerQueue {
   absl::flat_hash_map<uint64_t, absl::Time> times_ ABSL_GUARDED_BY(mutex_);
   uint64_t next_id_ ABSL_GUARDED_BY(mutex_) = 1;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::once_flag joined_;
   std::thread thread_;
 };
 

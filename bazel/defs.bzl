@@ -17,7 +17,7 @@ def gradwire_cc_test(name, deps = [], torch = False, grpc = False, tags = [], en
     kwargs.setdefault("size", "small")
     native.cc_test(
         name = name,
-        deps = deps + ["@system//:gtest_main"],
+        deps = deps + ["//base:tsan_suppressions", "@system//:gtest_main"],
         tags = tags + (["torch"] if torch else []),
         env = dict(
             env,

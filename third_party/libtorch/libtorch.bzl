@@ -22,7 +22,12 @@ cc_library(
 )
 """.format(root = root))
         return
-    ctx.symlink(root + "/torch", "torch")
+
+    # All headers but google/: that is Protobuf 3.13 and would shadow the system's. Actions run without a sandbox, so
+    # leaving it out of a glob would not hide it.
+    for entry in ctx.path(root + "/torch/include").readdir():
+        if entry.basename != "google":
+            ctx.symlink(entry, "include/" + entry.basename)
     libs = str(torch) + "/lib"
     runtime = root + "/nvidia/cu13/lib"
     ctx.template("BUILD.bazel", ctx.attr._build_file, {

@@ -1,0 +1,90 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "base/execution_state.h"
+#include "rpc/id.h"
+
+namespace gradwire::rpc {
+class Agent;
+}
+
+namespace gradwire::autograd {
+
+struct ActiveContext;
+
+// The scope of one training step: what its calls send and get back joins one graph over all workers they
+// reach, and backward() leaves the gradients of that graph in it. While it lives it is current on its thread,
+// and with the work that the thread hands on (then, co_await, handlers of its calls); ContextGuard enters it
+// elsewhere.
+//
+// When it dies, what any worker holds of it is released. One per step and thread: a context opened where one
+// is current, in a handler that was called inside one too, throws Error, FailedPrecondition, naming both.
+// id() is thread-safe, the rest belongs to one thread.
+//
+//   Context context;
+//   auto loss = rpc_sync<&forward>("worker1", x).sum();
+//   backward(context, {loss});
+//   optimizer.step(context);
+class Context {
+ public:
+  // Of Agent::current(); throws Error, FailedPrecondition, where there is none.
+  Context();
+  explicit Context(const std::shared_ptr<rpc::Agent>& agent);
+  ~Context();
+  Context(const Context&) = delete;
+  Context& operator=(const Context&) = delete;
+
+  // Unique over all workers, and known on every one that a call in the context has reached. Travels as an
+  // argument.
+  int64_t id() const;
+  // For messages and logs.
+  rpc::Id full_id() const;
+
+ private:
+  friend class ContextGuard;
+  friend class ContextRef;
+
+  std::weak_ptr<rpc::Agent> agent_;
+  std::shared_ptr<const ActiveContext> active_;
+};
+
+// Makes a context current for a scope, on any thread. Throws Error, FailedPrecondition, where another one is
+// current.
+class ContextGuard {
+ public:
+  explicit ContextGuard(const Context& context);
+  ~ContextGuard();
+  ContextGuard(const ContextGuard&) = delete;
+  ContextGuard& operator=(const ContextGuard&) = delete;
+
+ private:
+  std::shared_ptr<const ActiveContext> previous_;
+};
+
+// The id of the context that the calling code runs in; also in a handler that a call in the context has
+// reached.
+std::optional<int64_t> current_context_id();
+
+// How functions take a context: the object, or its id on any worker that it has reached.
+class ContextRef {
+ public:
+  ContextRef(const Context& context);  // NOLINT: implicit by design, as the two below
+  // Of Agent::current().
+  ContextRef(int64_t id) : number_(id) {}
+  ContextRef(const rpc::Id& id) : id_(id) {}
+
+  // Throws Error, FailedPrecondition, when there is no agent.
+  std::shared_ptr<rpc::Agent> agent() const;
+  const std::optional<int64_t>& number() const { return number_; }
+  const rpc::Id& id() const { return id_; }
+
+ private:
+  std::shared_ptr<rpc::Agent> agent_;
+  std::optional<int64_t> number_;
+  rpc::Id id_;
+};
+
+}  // namespace gradwire::autograd

@@ -1,0 +1,34 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "absl/container/flat_hash_map.h"
+#include "autograd/gradients.h"
+#include "autograd/send_node.h"
+#include "base/mutex.h"
+#include "rpc/id.h"
+
+namespace gradwire::autograd {
+
+class Pass;
+
+// What one worker holds of one live context. Shared by whoever works with it; out of reach once the context
+// is released and gone with the last of them.
+struct ContextState {
+  explicit ContextState(const rpc::Id& context) : id(context) {}
+
+  const rpc::Id id;
+
+  Mutex mutex;
+  absl::flat_hash_map<uint64_t, std::shared_ptr<SendNode>> send_nodes ABSL_GUARDED_BY(mutex);
+  Gradients gradients ABSL_GUARDED_BY(mutex);
+  // Passes of which something was heard, ended ones too: their messages may come again.
+  absl::flat_hash_map<rpc::Id, std::shared_ptr<Pass>> passes ABSL_GUARDED_BY(mutex);
+  // Out of reach: passes that begin now are dropped.
+  bool released ABSL_GUARDED_BY(mutex) = false;
+  // Has passed a gate somewhere (autograd.proto, "Optimizer steps").
+  bool admitted ABSL_GUARDED_BY(mutex) = false;
+};
+
+}  // namespace gradwire::autograd

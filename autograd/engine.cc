@@ -1,0 +1,215 @@
+#include "autograd/engine.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "autograd/services.h"
+#include "base/error.h"
+#include "proto/autograd.pb.h"
+#include "rpc/codec_containers.h"
+#include "rpc/torch_tensors.h"
+
+namespace gradwire::autograd {
+namespace {
+
+[[maybe_unused]] const bool registered = [] {
+  rpc::register_extension([](rpc::Agent& agent) -> std::unique_ptr<rpc::AgentExtension> {
+    return std::make_unique<Engine>(agent);
+  });
+  return true;
+}();
+
+absl::Status released_status(const rpc::Id& context) {
+  return absl::AbortedError(absl::StrCat("the autograd context ", rpc::to_string(context), " was released"));
+}
+
+}  // namespace
+
+Engine::Engine(rpc::Agent& agent)
+    : agent_(agent),
+      gate_(std::make_shared<Gate>(agent.timers())),
+      contexts_(agent, [this](const std::shared_ptr<ContextState>& context) { released(context); }),
+      hook_(agent, contexts_, *gate_) {}
+
+Engine::~Engine() = default;
+
+absl::StatusOr<Engine*> Engine::of(const rpc::Agent& agent) {
+  if (Engine* engine = agent.extension<Engine>()) return engine;
+  return absl::FailedPreconditionError(
+      absl::StrCat("the agent \"", agent.self().name, "\" started before //autograd was loaded"));
+}
+
+std::shared_ptr<Pass> Engine::pass_of(const std::shared_ptr<ContextState>& context, const proto::Pass& header,
+                                      absl::Time deadline) {
+  std::shared_ptr<Pass> pass;
+  {
+    MutexLock lock(context->mutex);
+    auto found = context->passes.find(rpc::from_proto(header.pass()));
+    if (found != context->passes.end()) return found->second;
+    pass = std::make_shared<Pass>(
+        agent_.weak_from_this(), agent_.self(), context, header, deadline,
+        [gate = std::weak_ptr<Gate>(gate_), id = context->id](const absl::Status& status) {
+          // After an error the forward may still get its backward.
+          std::shared_ptr<Gate> alive = gate.lock();
+          if (status.ok() && alive != nullptr) alive->backward_ended(id);
+        });
+    if (!context->released) {
+      context->passes.emplace(pass->id(), pass);
+      return pass;
+    }
+  }
+  pass->abort(released_status(context->id));
+  return pass;
+}
+
+std::shared_ptr<Pass> Engine::begin_pass(const std::shared_ptr<ContextState>& context, proto::Pass header,
+                                         absl::Time deadline) {
+  rpc::to_proto(context->id, *header.mutable_context());
+  rpc::to_proto(agent_.next_id(), *header.mutable_pass());
+  return pass_of(context, header, deadline);
+}
+
+absl::StatusOr<std::shared_ptr<Pass>> Engine::find_pass(const proto::Pass& header, absl::Time deadline) {
+  GRADWIRE_ASSIGN_OR_RETURN(auto context, contexts_.find(rpc::from_proto(header.context())));
+  return pass_of(context, header, deadline);
+}
+
+void Engine::watch(const std::weak_ptr<Watcher>& watcher) {
+  MutexLock lock(mutex_);
+  std::erase_if(watchers_, [](const auto& each) { return each.expired(); });
+  watchers_.push_back(watcher);
+}
+
+std::vector<std::shared_ptr<Engine::Watcher>> Engine::watchers() {
+  std::vector<std::shared_ptr<Watcher>> alive;
+  MutexLock lock(mutex_);
+  for (const auto& each : watchers_) {
+    if (auto watcher = each.lock()) alive.push_back(std::move(watcher));
+  }
+  return alive;
+}
+
+std::vector<std::shared_ptr<Pass>> Engine::passes() const {
+  std::vector<std::shared_ptr<Pass>> passes;
+  for (const auto& context : contexts_.all()) {
+    MutexLock lock(context->mutex);
+    for (const auto& [id, pass] : context->passes) passes.push_back(pass);
+  }
+  return passes;
+}
+
+void Engine::released(const std::shared_ptr<ContextState>& context) {
+  absl::flat_hash_map<rpc::Id, std::shared_ptr<Pass>> passes;
+  absl::flat_hash_map<uint64_t, std::shared_ptr<SendNode>> nodes;
+  {
+    MutexLock lock(context->mutex);
+    // The passes hold the context, the context must not hold them for ever.
+    context->released = true;
+    passes.swap(context->passes);
+    nodes.swap(context->send_nodes);
+  }
+  const absl::Status reason = released_status(context->id);
+  for (const auto& [id, pass] : passes) pass->abort(reason);
+  gate_->released(context->id);
+  for (const auto& watcher : watchers()) watcher->context_released(context->id);
+}
+
+void Engine::worker_lost(const rpc::Worker& worker, const absl::Status& reason) {
+  for (const auto& pass : passes()) pass->worker_lost(worker, reason);
+  contexts_.worker_lost(worker);
+  for (const auto& watcher : watchers()) watcher->worker_lost(worker, reason);
+}
+
+bool Engine::idle() const { return contexts_.cleanups_under_way() == 0; }
+
+void Engine::shutdown(const absl::Status& reason) {
+  for (const auto& pass : passes()) pass->abort(reason);
+  gate_->shutdown(reason);
+  for (const auto& watcher : watchers()) watcher->shutdown(reason);
+}
+
+bool Engine::serves(uint32_t service) const { return service >= kMarkService && service <= kAdmittedService; }
+
+void Engine::serve(rpc::ServiceCall call) {
+  switch (call.service) {
+    case kMarkService:
+      return serve_mark(call);
+    case kRunService:
+      return serve_run(call);
+    case kFinishService:
+      return serve_finish(call);
+    case kAbortService:
+      return serve_abort(call);
+    case kCleanupService:
+      return serve_cleanup(call);
+    case kAdmittedService:
+      return serve_admitted(call);
+    default:
+      call.reply(absl::InvalidArgumentError(absl::StrCat("autograd has no service ", call.service)));
+  }
+}
+
+template <class M>
+bool Engine::parse(const rpc::ServiceCall& call, M& message) const {
+  if (message.ParseFromString(call.body)) return true;
+  call.reply(absl::InvalidArgumentError(
+      absl::StrCat("worker \"", call.from.name, "\" sent a ", message.GetTypeName(), " that is none")));
+  return false;
+}
+
+void Engine::serve_mark(const rpc::ServiceCall& call) {
+  proto::Mark mark;
+  if (!parse(call, mark)) return;
+  auto pass = find_pass(mark.pass(), call.deadline);
+  if (!pass.ok()) return call.reply(pass.status());
+  (*pass)->mark(call.from, mark, call.reply);
+}
+
+void Engine::serve_run(const rpc::ServiceCall& call) {
+  proto::Run run;
+  if (!parse(call, run)) return;
+  auto pass = find_pass(run.pass(), call.deadline);
+  if (!pass.ok()) return call.reply(pass.status());
+  std::vector<at::Tensor> gradients;
+  if (call.tensors != nullptr) gradients = std::move(static_cast<rpc::TorchTensors&>(*call.tensors).tensors);
+  (*pass)->run(call.from, run, std::move(gradients), call.reply);
+}
+
+void Engine::serve_finish(const rpc::ServiceCall& call) {
+  proto::Finish finish;
+  if (!parse(call, finish)) return;
+  auto pass = find_pass(finish.pass(), call.deadline);
+  if (!pass.ok()) return call.reply(pass.status());
+  (*pass)->finish(call.reply);
+}
+
+void Engine::serve_abort(const rpc::ServiceCall& call) {
+  proto::Abort abort;
+  if (!parse(call, abort)) return;
+  // Of a released context nothing is left to abort.
+  if (auto pass = find_pass(abort.pass(), call.deadline); pass.ok()) {
+    absl::Status reason = rpc::status_from_proto(abort.reason());
+    (*pass)->abort(reason.ok() ? absl::AbortedError("the pass was aborted") : reason);
+  }
+  call.reply(rpc::ServiceReply());
+}
+
+void Engine::serve_cleanup(const rpc::ServiceCall& call) {
+  proto::Cleanup cleanup;
+  if (!parse(call, cleanup)) return;
+  const rpc::Id id = rpc::from_proto(cleanup.context());
+  // Only its own worker ends a context of this one.
+  if (id.origin != agent_.self().incarnation) contexts_.release(id, cleanup.low(), call.from.incarnation);
+  call.reply(rpc::ServiceReply());
+}
+
+void Engine::serve_admitted(const rpc::ServiceCall& call) {
+  proto::Admitted admitted;
+  if (!parse(call, admitted)) return;
+  if (auto context = contexts_.find(rpc::from_proto(admitted.context())); context.ok()) {
+    hook_.admitted(*context, call.from.incarnation);
+  }
+  call.reply(rpc::ServiceReply());
+}
+
+}  // namespace gradwire::autograd

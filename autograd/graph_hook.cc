@@ -1,0 +1,166 @@
+#include "autograd/graph_hook.h"
+
+#include <ATen/core/grad_mode.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "autograd/active_context.h"
+#include "autograd/recv_node.h"
+#include "autograd/send_node.h"
+#include "autograd/services.h"
+#include "base/error.h"
+#include "proto/autograd.pb.h"
+#include "rpc/agent.h"
+#include "rpc/torch_tensors.h"
+
+namespace gradwire::autograd {
+namespace {
+
+bool is_differentiable(const at::Tensor& tensor) {
+  return at::isFloatingType(tensor.scalar_type()) || at::isComplexType(tensor.scalar_type());
+}
+
+}  // namespace
+
+absl::Status GraphPlanter::outgoing(const rpc::Worker& to, rpc::TensorSet* tensors, proto::Payload& payload) {
+  const std::shared_ptr<const ActiveContext>& active = ActiveContextSlot::get();
+  if (active == nullptr) return absl::OkStatus();
+  if (active->self != agent_.self().incarnation) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the current autograd context ", rpc::to_string(active->id),
+                     " belongs to another agent than \"", agent_.self().name, "\", which makes this call"));
+  }
+  // First of all: whoever gets the message must hear of the context's end.
+  const std::shared_ptr<ContextState> context = contexts_.touch(active->id, to.incarnation);
+  if (context == nullptr) return absl::OkStatus();
+
+  proto::Graph& graph = *payload.mutable_graph();
+  rpc::to_proto(context->id, *graph.mutable_context());
+  if (tensors != nullptr && at::GradMode::is_enabled()) {
+    const std::vector<at::Tensor>& list = static_cast<rpc::TorchTensors*>(tensors)->tensors;
+    torch::autograd::edge_list edges;
+    for (std::size_t i = 0; i < list.size(); ++i) {
+      if (!list[i].defined() || !list[i].requires_grad() || !is_differentiable(list[i])) continue;
+      graph.add_tensors(static_cast<uint32_t>(i));
+      edges.push_back(torch::autograd::impl::gradient_edge(list[i]));
+    }
+    if (!edges.empty()) {
+      graph.set_message(next_message_.fetch_add(1));
+      auto node = std::shared_ptr<SendNode>(
+          new SendNode(context->id, graph.message(), to.incarnation, std::move(edges)),
+          torch::autograd::deleteNode);
+      MutexLock lock(context->mutex);
+      context->send_nodes.emplace(graph.message(), std::move(node));
+    }
+  }
+  MutexLock lock(context->mutex);
+  graph.set_admitted(context->admitted);
+  return absl::OkStatus();
+}
+
+void GraphPlanter::outgoing_failed(const rpc::Worker&, const proto::Graph& graph) {
+  auto context = contexts_.find(rpc::from_proto(graph.context()));
+  if (!context.ok() || graph.message() == 0) return;
+  std::shared_ptr<SendNode> dropped;
+  MutexLock lock((*context)->mutex);
+  auto found = (*context)->send_nodes.find(graph.message());
+  if (found == (*context)->send_nodes.end()) return;
+  dropped = std::move(found->second);
+  (*context)->send_nodes.erase(found);
+}
+
+void GraphPlanter::admit(const rpc::Worker& from, const proto::Graph& graph, absl::Time deadline,
+                         absl::AnyInvocable<void(absl::Status)> proceed) {
+  const rpc::Id id = rpc::from_proto(graph.context());
+  absl::StatusOr<std::shared_ptr<ContextState>> context = contexts_.enter(id);
+  if (!context.ok()) {
+    proceed(context.status());
+    return;
+  }
+  if (graph.admitted()) admitted(*context, from.incarnation);
+  bool known;
+  {
+    MutexLock lock((*context)->mutex);
+    known = (*context)->admitted;
+  }
+  gate_.request(id, known, deadline,
+                [this, context = *context, proceed = std::move(proceed)](absl::Status status) mutable {
+                  if (status.ok()) {
+                    if (gate_.armed()) admitted(context, 0);
+                    // Released while it waited: nobody else would take it out of the gate's books.
+                    if (!contexts_.find(context->id).ok()) gate_.backward_ended(context->id);
+                  }
+                  proceed(std::move(status));
+                });
+}
+
+void GraphPlanter::admitted(const std::shared_ptr<ContextState>& context, uint64_t from) {
+  {
+    MutexLock lock(context->mutex);
+    if (std::exchange(context->admitted, true)) return;
+  }
+  gate_.admitted(context->id);
+  proto::Admitted note;
+  rpc::to_proto(context->id, *note.mutable_context());
+  for (uint64_t incarnation : contexts_.touched(context->id)) {
+    if (incarnation == from) continue;
+    absl::StatusOr<rpc::Worker> worker = agent_.find_worker_by_incarnation(incarnation);
+    if (!worker.ok()) continue;
+    agent_.call_service(*worker, kAdmittedService, note.SerializeAsString(), nullptr, {.repeat = true})
+        .on_ready_inline([](const auto&) {});
+  }
+}
+
+absl::Status GraphPlanter::plant(const rpc::Worker& from, const ContextState& context,
+                                 rpc::TensorSet* tensors, const proto::Payload& payload) const {
+  const proto::Graph& graph = payload.graph();
+  if (graph.message() == 0) return absl::OkStatus();
+  auto* set = static_cast<rpc::TorchTensors*>(tensors);
+  std::vector<at::Tensor*> outputs;
+  int64_t last = -1;
+  for (uint32_t index : graph.tensors()) {
+    if (set == nullptr || index >= set->tensors.size() || static_cast<int64_t>(index) <= last ||
+        !set->tensors[index].defined() || !is_differentiable(set->tensors[index])) {
+      return absl::InvalidArgumentError(absl::StrCat("a message from \"", from.name,
+                                                     "\" says that its tensor ", index,
+                                                     " requires grad, which it cannot"));
+    }
+    last = index;
+    outputs.push_back(&set->tensors[index]);
+  }
+  if (outputs.empty())
+    return absl::InvalidArgumentError("a numbered message has no tensor that requires grad");
+  auto node =
+      std::shared_ptr<RecvNode>(new RecvNode(context.id, agent_.self().incarnation, from, graph.message()),
+                                torch::autograd::deleteNode);
+  try {
+    set_outputs(node, std::move(outputs));
+  } catch (...) {
+    return status_from_exception(std::current_exception());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status GraphPlanter::incoming_request(const rpc::Worker& from, rpc::TensorSet* tensors,
+                                            const proto::Payload& payload) {
+  GRADWIRE_ASSIGN_OR_RETURN(auto context, contexts_.enter(rpc::from_proto(payload.graph().context())));
+  GRADWIRE_RETURN_IF_ERROR(plant(from, *context, tensors, payload));
+  ActiveContextSlot::set(
+      std::make_shared<const ActiveContext>(ActiveContext{context->id, agent_.self().incarnation}));
+  return absl::OkStatus();
+}
+
+absl::Status GraphPlanter::incoming_answer(const rpc::Worker& from, rpc::TensorSet* tensors,
+                                           const proto::Payload& payload) {
+  // A context that was released meanwhile: the caller still wants the answer, but no gradients can follow it.
+  auto context = contexts_.find(rpc::from_proto(payload.graph().context()));
+  if (!context.ok()) return absl::OkStatus();
+  if (payload.graph().admitted()) admitted(*context, from.incarnation);
+  return plant(from, **context, tensors, payload);
+}
+
+}  // namespace gradwire::autograd

@@ -1,0 +1,263 @@
+#include "autograd/local_executor.h"
+
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/functions/accumulate_grad.h>
+
+#include <algorithm>
+#include <string>
+#include <tuple>
+
+#include "absl/strings/str_cat.h"
+#include "base/error.h"
+
+namespace gradwire::autograd {
+namespace {
+
+using torch::autograd::AccumulateGrad;
+using torch::autograd::Edge;
+using torch::autograd::edge_list;
+using torch::autograd::InputBuffer;
+using torch::autograd::Node;
+using torch::autograd::variable_list;
+
+void validate(const edge_list& edges, variable_list& gradients, const std::string& who) {
+  torch::autograd::validate_outputs(edges, gradients, [&who](const std::string& message) {
+    return absl::StrCat(who, " returned an invalid gradient: ", message);
+  });
+}
+
+// Tensor hooks run wherever a gradient passes, hooks of the node only where it runs; here the two coincide.
+void call_pre_hooks(Node& node, variable_list& inputs) {
+  for (const auto& hook : node.tensor_pre_hooks()) inputs = (*hook)(inputs);
+  for (const auto& [output, hook] : node.retains_grad_hooks()) inputs = (*hook)(inputs);
+}
+
+}  // namespace
+
+LocalExecutor::LocalExecutor(Options options) : options_(options) {}
+LocalExecutor::~LocalExecutor() = default;
+
+absl::StatusOr<LocalExecutor::Reach> LocalExecutor::mark_roots(edge_list roots,
+                                                               const std::vector<at::Tensor>& inputs) {
+  for (const at::Tensor& input : inputs) {
+    const Edge edge = torch::autograd::impl::gradient_edge(input);
+    captures_[edge.function.get()].emplace_back(edge.input_nr, input);
+    // Only the graph, if at all, holds the node of a leaf.
+    captured_.push_back(edge.function);
+  }
+  roots_ = std::move(roots);
+  ++counted_;
+  Reach reach;
+  for (const Edge& root : roots_) count(root, reach);
+  GRADWIRE_RETURN_IF_ERROR(walk(reach));
+  return reach;
+}
+
+absl::StatusOr<LocalExecutor::Reach> LocalExecutor::mark_outputs(const std::shared_ptr<SendNode>& node,
+                                                                 const std::vector<uint32_t>& outputs) {
+  auto [found, is_new] = sent_.try_emplace(node->message());
+  Sent& sent = found->second;
+  if (is_new) {
+    sent.node = node;
+    sent.marked.resize(node->num_outputs());
+    ++counted_;
+  }
+  Reach reach;
+  for (uint32_t output : outputs) {
+    if (output >= sent.marked.size()) {
+      return absl::InvalidArgumentError(absl::StrCat("message ", node->message(), " has ", sent.marked.size(),
+                                                     " tensors that require grad, not ", output + 1));
+    }
+    if (sent.marked[output]) continue;
+    sent.marked[output] = true;
+    count(node->next_edge(output), reach);
+  }
+  GRADWIRE_RETURN_IF_ERROR(walk(reach));
+  return reach;
+}
+
+uint32_t LocalExecutor::visit(const Edge& edge) {
+  Node* const node = edge.function.get();
+  auto [found, is_new] = index_.try_emplace(node, static_cast<uint32_t>(records_.size()));
+  if (!is_new) return found->second;
+  Record& record = records_.emplace_back();
+  record.node = node;
+  if (node->next_edges().empty()) {
+    if (dynamic_cast<RecvNode*>(node) != nullptr) {
+      record.kind = Kind::kRecv;
+      record.marked.resize(node->num_inputs());
+    } else if (dynamic_cast<AccumulateGrad*>(node) != nullptr) {
+      record.kind = Kind::kLeaf;
+    }
+  }
+  ++counted_;
+  unwalked_.push_back(found->second);
+  return found->second;
+}
+
+void LocalExecutor::count(const Edge& edge, Reach& reach) {
+  if (!edge.is_valid()) return;
+  Record& record = records_[visit(edge)];
+  ++record.missing;
+  if (record.kind != Kind::kRecv || record.marked[edge.input_nr]) return;
+  record.marked[edge.input_nr] = true;
+  auto [found, is_new] = reach_index_.try_emplace(record.node, reach.size());
+  if (is_new) reach.push_back({std::static_pointer_cast<RecvNode>(edge.function), {}});
+  reach[found->second].outputs.push_back(edge.input_nr);
+}
+
+absl::Status LocalExecutor::walk(Reach& reach) {
+  while (!unwalked_.empty()) {
+    const Node* node = records_[unwalked_.back()].node;
+    unwalked_.pop_back();
+    for (const Edge& edge : node->next_edges()) count(edge, reach);
+  }
+  reach_index_.clear();
+  for (Reached& reached : reach) {
+    std::sort(reached.outputs.begin(), reached.outputs.end());
+    const RecvNode& node = *reached.node;
+    if (node.context() != options_.context) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "the graph of a backward pass in the autograd context ", rpc::to_string(options_.context),
+          " reaches a tensor that worker \"", node.sender().name, "\" sent in the context ",
+          rpc::to_string(node.context()), ": detach() it where it passes from one context to the other"));
+    }
+    if (node.self() != options_.self) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "the graph of a backward pass in the autograd context ", rpc::to_string(options_.context),
+          " reaches a tensor that another agent of this process received from worker \"", node.sender().name,
+          "\""));
+    }
+  }
+  return absl::OkStatus();
+}
+
+void LocalExecutor::deliver_roots(variable_list gradients) {
+  for (std::size_t i = 0; i < roots_.size(); ++i)
+    deliver(roots_[i], std::move(gradients[i]), ~uint64_t{0}, 0, i);
+}
+
+absl::Status LocalExecutor::deliver_message(uint64_t message, variable_list gradients) {
+  auto found = sent_.find(message);
+  if (found == sent_.end() || found->second.arrived) {
+    return absl::InvalidArgumentError(absl::StrCat("no gradients are awaited for message ", message));
+  }
+  Sent& sent = found->second;
+  const edge_list& edges = sent.node->next_edges();
+  if (gradients.size() != edges.size()) {
+    return absl::InvalidArgumentError(absl::StrCat(gradients.size(), " gradients came for the ", edges.size(),
+                                                   " tensors of message ", message));
+  }
+  for (std::size_t i = 0; i < edges.size(); ++i) {
+    if (gradients[i].defined() && !sent.marked[i]) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("a gradient came for tensor ", i, " of message ", message, ", which was not marked"));
+    }
+  }
+  try {
+    validate(edges, gradients, sent.node->name());
+  } catch (...) {
+    return with_context(status_from_exception(std::current_exception()),
+                        absl::StrCat("the gradients of message ", message));
+  }
+  sent.arrived = true;
+  for (std::size_t i = 0; i < edges.size(); ++i) {
+    if (sent.marked[i]) deliver(edges[i], std::move(gradients[i]), sent.node->sequence_nr(), message, i);
+  }
+  return absl::OkStatus();
+}
+
+void LocalExecutor::deliver(const Edge& edge, at::Tensor gradient, uint64_t from, uint64_t message,
+                            uint32_t index) {
+  if (!edge.is_valid()) return;
+  auto found = index_.find(edge.function.get());
+  if (found == index_.end()) return;
+  Record& record = records_[found->second];
+  if (gradient.defined()) {
+    if (options_.sum_in_edge_order) {
+      record.contributions.push_back({edge.input_nr, from, message, index, std::move(gradient)});
+    } else {
+      if (record.buffer.buffer.empty()) record.buffer = InputBuffer(record.node->num_inputs());
+      record.buffer.add(edge.input_nr, std::move(gradient), std::nullopt, std::nullopt, record.node);
+    }
+  }
+  if (--record.missing == 0) ready_.push({record.node->sequence_nr(), order_++, found->second});
+}
+
+bool LocalExecutor::next(Task& task) {
+  if (ready_.empty()) return false;
+  task = Task();
+  task.record = ready_.top().record;
+  ready_.pop();
+  Record& record = records_[task.record];
+  task.node = record.node;
+  if (record.kind == Kind::kRecv) task.recv = static_cast<RecvNode*>(record.node);
+  if (record.kind == Kind::kLeaf) task.leaf = &static_cast<AccumulateGrad*>(record.node)->variable;
+  if (options_.sum_in_edge_order) {
+    std::sort(record.contributions.begin(), record.contributions.end(),
+              [](const Contribution& a, const Contribution& b) {
+                return std::tie(b.from, b.message, a.edge) < std::tie(a.from, a.message, b.edge);
+              });
+    for (Contribution& each : std::exchange(record.contributions, {})) {
+      if (record.buffer.buffer.empty()) record.buffer = InputBuffer(record.node->num_inputs());
+      record.buffer.add(each.input, std::move(each.gradient), std::nullopt, std::nullopt, record.node);
+    }
+  }
+  if (record.buffer.buffer.empty()) {
+    task.inputs.resize(record.node->num_inputs());
+  } else {
+    task.inputs = std::move(record.buffer.buffer);
+    record.buffer = InputBuffer(0);
+  }
+  return true;
+}
+
+absl::Status LocalExecutor::run(Task& task) const {
+  Node& node = *task.node;
+  try {
+    call_pre_hooks(node, task.inputs);
+    if (auto captured = captures_.find(&node); captured != captures_.end()) {
+      for (const auto& [input, tensor] : captured->second) task.kept.emplace_back(tensor, task.inputs[input]);
+    }
+    for (const auto& hook : node.pre_hooks()) task.inputs = (*hook)(task.inputs);
+    const bool has_post_hooks = !node.post_hooks().empty();
+    if (task.recv != nullptr) {
+      if (has_post_hooks) {
+        for (const auto& hook : node.post_hooks()) (*hook)({}, task.inputs);
+      }
+      task.outputs = std::move(task.inputs);
+      return absl::OkStatus();
+    }
+    if (task.leaf != nullptr) {
+      for (const auto& hook : node.post_hooks()) (*hook)({}, task.inputs);
+      if (options_.keep_leaves) task.kept.emplace_back(*task.leaf, std::move(task.inputs[0]));
+      task.inputs.clear();
+      return absl::OkStatus();
+    }
+    if (!options_.retain_graph) node.will_release_variables();
+    if (has_post_hooks) {
+      task.outputs = node(variable_list(task.inputs));
+    } else {
+      task.outputs = node(std::move(task.inputs));
+    }
+    validate(node.next_edges(), task.outputs, node.name());
+    for (const auto& hook : node.post_hooks()) task.outputs = (*hook)(task.outputs, task.inputs);
+    task.inputs.clear();
+    if (!options_.retain_graph) node.release_variables();
+  } catch (...) {
+    return with_context(status_from_exception(std::current_exception()),
+                        absl::StrCat("in the backward of ", node.name()));
+  }
+  return absl::OkStatus();
+}
+
+void LocalExecutor::finished(Task& task) {
+  if (task.recv != nullptr || task.leaf != nullptr) return;
+  const edge_list& edges = task.node->next_edges();
+  const std::size_t n = std::min(edges.size(), task.outputs.size());
+  for (std::size_t i = 0; i < n; ++i) {
+    deliver(edges[i], std::move(task.outputs[i]), task.node->sequence_nr(), 0, i);
+  }
+}
+
+}  // namespace gradwire::autograd

@@ -1,0 +1,17 @@
+#pragma once
+
+#include <cstdint>
+
+namespace gradwire::autograd {
+
+// Service numbers (autograd.proto).
+enum : uint32_t {
+  kMarkService = 16,
+  kRunService = 17,
+  kFinishService = 18,
+  kAbortService = 19,
+  kCleanupService = 20,
+  kAdmittedService = 21,
+};
+
+}  // namespace gradwire::autograd

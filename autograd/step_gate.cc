@@ -1,0 +1,76 @@
+#include "autograd/step_gate.h"
+
+#include <algorithm>
+
+namespace gradwire::autograd {
+
+StepGate::Tickets StepGate::disarm() {
+  --armed_;
+  return pump();
+}
+
+StepGate::Tickets StepGate::request(uint64_t ticket, const rpc::Id& context, bool admitted) {
+  queue_.push_back({ticket, context, false, admitted});
+  return pump();
+}
+
+StepGate::Tickets StepGate::admitted(const rpc::Id& context) {
+  for (Waiter& waiter : queue_) {
+    if (waiter.context == context) waiter.admitted = true;
+  }
+  return pump();
+}
+
+StepGate::Tickets StepGate::step(uint64_t ticket, const rpc::Id& context) {
+  queue_.push_back({ticket, context, true, false});
+  return pump();
+}
+
+StepGate::Tickets StepGate::step_ended() {
+  step_runs_ = false;
+  return pump();
+}
+
+StepGate::Tickets StepGate::left(const rpc::Id& context) {
+  if (forwarding_.erase(context) == 0) return {};
+  return pump();
+}
+
+bool StepGate::give_up(uint64_t ticket, Tickets& passed) {
+  auto found =
+      std::find_if(queue_.begin(), queue_.end(), [&](const Waiter& w) { return w.ticket == ticket; });
+  if (found == queue_.end()) return false;
+  queue_.erase(found);
+  passed = pump();
+  return true;
+}
+
+StepGate::Tickets StepGate::pump() {
+  Tickets passed;
+  bool step_waits = false;
+  for (auto waiter = queue_.begin(); waiter != queue_.end();) {
+    bool passes;
+    if (waiter->is_step) {
+      const std::size_t own = forwarding_.contains(waiter->context) ? 1 : 0;
+      passes = !step_runs_ && (armed_ == 0 || forwarding_.size() == own);
+      if (passes) {
+        step_runs_ = true;
+      } else {
+        step_waits = true;
+      }
+    } else {
+      const bool known = waiter->admitted || forwarding_.contains(waiter->context);
+      passes = armed_ == 0 || (!step_runs_ && (known || !step_waits));
+      if (passes) forwarding_.insert(waiter->context);
+    }
+    if (passes) {
+      passed.push_back(waiter->ticket);
+      waiter = queue_.erase(waiter);
+    } else {
+      ++waiter;
+    }
+  }
+  return passed;
+}
+
+}  // namespace gradwire::autograd

@@ -1,0 +1,65 @@
+#pragma once
+
+#include <cstdint>
+#include <list>
+#include <vector>
+
+#include "absl/container/flat_hash_set.h"
+#include "rpc/id.h"
+
+namespace gradwire::autograd {
+
+// Keeps optimizer steps on a worker's parameters apart from the forwards that still need their backward
+// (proto autograd.proto, "Optimizer steps"): bookkeeping alone.
+//
+// A context is forwarding here from its first request until a pass of it ends here or it is released. While
+// the gate is open (no optimizer waits) it only keeps these books. While it is armed,
+//   - a step runs when no other context is forwarding and no other step runs;
+//   - a request of a context that is forwarding here, or was admitted anywhere, passes unless a step runs;
+//   - any other request waits for the steps that came before it.
+// So what a step waits for never waits for a step, and every step's turn comes.
+//
+// Tickets name who waits; the caller allocates them, unique. Every method that may let somebody pass returns
+// their tickets, in order. Not thread-safe.
+class StepGate {
+ public:
+  using Tickets = std::vector<uint64_t>;
+
+  // Counted: one for each optimizer that waits.
+  void arm() { ++armed_; }
+  Tickets disarm();
+  bool armed() const { return armed_ > 0; }
+
+  // A request of `context` wants to run.
+  Tickets request(uint64_t ticket, const rpc::Id& context, bool admitted);
+  // The context was admitted somewhere else: its requests that wait here may pass.
+  Tickets admitted(const rpc::Id& context);
+  // A step for `context` wants to run; step_ended() follows once it passed.
+  Tickets step(uint64_t ticket, const rpc::Id& context);
+  Tickets step_ended();
+
+  // A pass of the context has ended here, or the context was released: it is not forwarding any more.
+  Tickets left(const rpc::Id& context);
+  // Who waits under `ticket` has given up. False, and nothing happens, when it has passed already.
+  bool give_up(uint64_t ticket, Tickets& passed);
+
+  std::size_t forwarding() const { return forwarding_.size(); }
+  std::size_t waiting() const { return queue_.size(); }
+
+ private:
+  struct Waiter {
+    uint64_t ticket;
+    rpc::Id context;
+    bool is_step;
+    bool admitted;
+  };
+
+  Tickets pump();
+
+  int armed_ = 0;
+  bool step_runs_ = false;
+  absl::flat_hash_set<rpc::Id> forwarding_;
+  std::list<Waiter> queue_;
+};
+
+}  // namespace gradwire::autograd

@@ -1,0 +1,164 @@
+#include "base/executor.h"
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "base/execution_state.h"
+#include "base/thread_pool.h"
+#include "gtest/gtest.h"
+
+namespace gradwire {
+namespace {
+
+using Number = ExecutionSlot<int>;
+
+int number() { return Number::get() == nullptr ? 0 : *Number::get(); }
+
+// Runs its tasks when told to, on the thread of the test.
+class FakeExecutor : public Executor {
+ public:
+  using Executor::post_clean;
+  bool post_clean(Task& task) override {
+    if (closed) return false;
+    tasks.push_back(std::move(task));
+    return true;
+  }
+  void run_all() {
+    set_current(this);
+    for (Task& task : std::exchange(tasks, {})) task();
+    set_current(nullptr);
+  }
+
+  bool closed = false;
+  absl::Status admission;
+  int blocking = 0;
+  int begun = 0;
+  std::vector<Task> tasks;
+
+ protected:
+  absl::Status begin_blocking() override {
+    if (!admission.ok()) return admission;
+    ++begun;
+    ++blocking;
+    return absl::OkStatus();
+  }
+  void end_blocking() override { --blocking; }
+};
+
+TEST(Executor, PostCarriesTheStateAndLeavesNone) {
+  FakeExecutor executor;
+  int seen = -1;
+  {
+    Number::Scope scope(std::make_shared<int>(7));
+    EXPECT_TRUE(executor.post([&seen] {
+      seen = number();
+      Number::set(std::make_shared<int>(8));
+    }));
+  }
+  executor.run_all();
+  EXPECT_EQ(seen, 7);
+  EXPECT_EQ(number(), 0);
+}
+
+TEST(Executor, TaskIsDestroyedInItsState) {
+  FakeExecutor executor;
+  int seen = -1;
+  std::shared_ptr<int> probe(new int(0), [&seen](int* value) {
+    seen = number();
+    delete value;
+  });
+  {
+    Number::Scope scope(std::make_shared<int>(7));
+    executor.post([probe = std::move(probe)] {});
+  }
+  executor.run_all();
+  EXPECT_EQ(seen, 7);
+}
+
+TEST(Executor, RefusedTaskIsTheCallersAgain) {
+  FakeExecutor executor;
+  executor.closed = true;
+  int runs = 0;
+  Executor::Task task = [&runs] { ++runs; };
+  EXPECT_FALSE(executor.post(task));
+  EXPECT_EQ(runs, 0);
+  task();
+  EXPECT_EQ(runs, 1);
+}
+
+TEST(Executor, PostOrRunRunsHereAfterShutdown) {
+  FakeExecutor executor;
+  executor.closed = true;
+  Number::Scope scope(std::make_shared<int>(7));
+  int seen = -1;
+  executor.post_or_run([&seen] {
+    seen = number();
+    Number::set(nullptr);
+  });
+  EXPECT_EQ(seen, 7);
+  EXPECT_EQ(number(), 7);
+}
+
+TEST(BlockingScope, OutsideAnExecutorIsFree) {
+  BlockingScope scope;
+  EXPECT_TRUE(scope.status().ok());
+}
+
+TEST(BlockingScope, NestedCountsOnce) {
+  FakeExecutor executor;
+  executor.post_clean([&executor] {
+    {
+      BlockingScope outer;
+      BlockingScope inner;
+      EXPECT_EQ(executor.blocking, 1);
+    }
+    EXPECT_EQ(executor.blocking, 0);
+    BlockingScope later;
+    EXPECT_EQ(executor.blocking, 1);
+  });
+  executor.run_all();
+  EXPECT_EQ(executor.blocking, 0);
+  EXPECT_EQ(executor.begun, 2);
+}
+
+TEST(BlockingScope, RefusalIsReportedAndNotCounted) {
+  FakeExecutor executor;
+  executor.admission = absl::ResourceExhaustedError("full");
+  int heard = 0;
+  BlockingListener listener = [&heard] { ++heard; };
+  executor.post_clean([&] {
+    BlockingListener* previous = set_blocking_listener(&listener);
+    {
+      BlockingScope scope;
+      EXPECT_EQ(scope.status().message(), "full");
+    }
+    executor.admission = absl::OkStatus();
+    { BlockingScope scope; }
+    set_blocking_listener(previous);
+    { BlockingScope scope; }
+  });
+  executor.run_all();
+  EXPECT_EQ(heard, 1);
+  EXPECT_EQ(executor.blocking, 0);
+}
+
+TEST(BlockingScope, ListenerThatWaitsIsNotCalledByItself) {
+  FakeExecutor executor;
+  int heard = 0;
+  BlockingListener listener = [&heard] {
+    ++heard;
+    BlockingScope scope;
+  };
+  executor.post_clean([&] {
+    BlockingListener* previous = set_blocking_listener(&listener);
+    { BlockingScope scope; }
+    { BlockingScope scope; }
+    EXPECT_EQ(set_blocking_listener(previous), &listener);
+  });
+  executor.run_all();
+  EXPECT_EQ(heard, 2);
+}
+
+}  // namespace
+}  // namespace gradwire

@@ -1,0 +1,104 @@
+#include "base/timer_queue.h"
+
+#include <latch>
+#include <memory>
+#include <vector>
+
+#include "base/manual_clock.h"
+#include "gtest/gtest.h"
+
+namespace gradwire {
+namespace {
+
+TEST(TimerQueue, RunsInOrderOfTimeWhenTheClockGetsThere) {
+  ManualClock clock;
+  TimerQueue timers(clock);
+  std::vector<int> order;  // Written by the timer thread alone, read when it has said so.
+  std::latch first(1), all(3);
+  const absl::Time start = clock.now();
+  timers.schedule(start + absl::Seconds(3), [&] { order.push_back(3), all.count_down(); });
+  timers.schedule(start + absl::Seconds(1),
+                  [&] { order.push_back(1), all.count_down(), first.count_down(); });
+  timers.schedule(start + absl::Seconds(2), [&] { order.push_back(2), all.count_down(); });
+  EXPECT_EQ(timers.size(), 3);
+  clock.advance(absl::Seconds(1));
+  first.wait();
+  EXPECT_EQ(timers.size(), 2);
+  clock.advance(absl::Seconds(10));
+  all.wait();
+  EXPECT_EQ(order, (std::vector<int>{1, 2, 3}));
+}
+
+TEST(TimerQueue, EqualTimesRunInOrderOfScheduling) {
+  ManualClock clock;
+  TimerQueue timers(clock);
+  std::vector<int> order;
+  std::latch all(10);
+  for (int i = 0; i < 10; ++i) {
+    timers.schedule(clock.now() + absl::Seconds(1),
+                    [&order, &all, i] { order.push_back(i), all.count_down(); });
+  }
+  clock.advance(absl::Seconds(1));
+  all.wait();
+  for (int i = 0; i < 10; ++i) EXPECT_EQ(order[i], i);
+}
+
+TEST(TimerQueue, PastTimeRunsAtOnceOnTheSystemClock) {
+  TimerQueue timers;
+  std::latch ran(2);
+  timers.schedule(timers.clock().now() - absl::Seconds(1), [&] { ran.count_down(); });
+  timers.schedule(timers.clock().now() + absl::Milliseconds(1), [&] { ran.count_down(); });
+  ran.wait();
+}
+
+TEST(TimerQueue, CancelledTimerIsDestroyedAndNotRun) {
+  ManualClock clock;
+  TimerQueue timers(clock);
+  auto held = std::make_shared<int>(0);
+  std::latch ran(1);
+  const uint64_t id = timers.schedule(clock.now() + absl::Seconds(1), [held] { ++*held; });
+  timers.schedule(clock.now() + absl::Seconds(2), [&] { ran.count_down(); });
+  EXPECT_TRUE(timers.cancel(id));
+  EXPECT_FALSE(timers.cancel(id));
+  EXPECT_EQ(held.use_count(), 1);
+  clock.advance(absl::Seconds(5));
+  ran.wait();
+  EXPECT_EQ(*held, 0);
+  EXPECT_FALSE(timers.cancel(12345));
+}
+
+TEST(TimerQueue, CallbackMayScheduleAndCancel) {
+  ManualClock clock;
+  TimerQueue timers(clock);
+  std::latch ran(1);
+  const uint64_t doomed = timers.schedule(clock.now() + absl::Seconds(2), [] { ADD_FAILURE(); });
+  timers.schedule(clock.now() + absl::Seconds(1), [&] {
+    EXPECT_TRUE(timers.cancel(doomed));
+    timers.schedule(clock.now(), [&] { ran.count_down(); });
+  });
+  clock.advance(absl::Seconds(1));
+  ran.wait();
+  EXPECT_EQ(timers.size(), 0);
+}
+
+TEST(TimerQueue, InfiniteTimeIsNeverScheduled) {
+  TimerQueue timers;
+  EXPECT_EQ(timers.schedule(absl::InfiniteFuture(), [] {}), 0);
+  EXPECT_EQ(timers.size(), 0);
+}
+
+TEST(TimerQueue, ShutdownDropsWhatIsScheduled) {
+  ManualClock clock;
+  TimerQueue timers(clock);
+  auto held = std::make_shared<int>(0);
+  timers.schedule(clock.now() + absl::Seconds(1), [held] { ++*held; });
+  timers.shutdown();
+  timers.shutdown();
+  EXPECT_EQ(held.use_count(), 1);
+  EXPECT_EQ(timers.schedule(clock.now(), [held] { ++*held; }), 0);
+  EXPECT_EQ(held.use_count(), 1);
+  EXPECT_EQ(*held, 0);
+}
+
+}  // namespace
+}  // namespace gradwire

@@ -1,0 +1,170 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <typeinfo>
+#include <utility>
+#include <vector>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "base/future.h"
+#include "base/thread_pool.h"
+#include "base/timer_queue.h"
+#include "rpc/destination.h"
+#include "rpc/extension.h"
+#include "rpc/id.h"
+#include "rpc/options.h"
+#include "rpc/outgoing_call.h"
+#include "rpc/worker.h"
+
+namespace gradwire::rpc {
+
+class AgentImpl;
+class RRefService;
+template <class T>
+class RRef;
+struct Op;
+struct Script;
+
+// Totals of an agent since it started.
+struct AgentStatistics {
+  uint64_t calls_made = 0;
+  uint64_t calls_failed = 0;
+  uint64_t calls_served = 0;
+  uint64_t bytes_sent = 0;
+  uint64_t bytes_received = 0;
+  // Of calls made, from the call to its answer.
+  absl::Duration call_p50;
+  absl::Duration call_p99;
+  // Answers that came after their call had ended, or twice.
+  uint64_t late_answers = 0;
+};
+
+// What an agent still holds; all zero but `workers` when nothing is under way and no RRef is left.
+struct AgentTables {
+  std::size_t pending_calls = 0;
+  std::size_t served_calls = 0;
+  std::size_t owned_rrefs = 0;
+  std::size_t held_forks = 0;
+  std::size_t unconfirmed_children = 0;
+};
+
+// A worker: calls others, serves their calls, owns objects. Several live in one process. Thread-safe. Owned by
+// shared_ptr; shut down by its last owner if shutdown() was not called (not gracefully).
+class Agent : public std::enable_shared_from_this<Agent> {
+ public:
+  // Joins the group and returns when all `world_size` workers have. `rank` becomes the id; -1 and -1: from the
+  // environment or assigned, as the init method does. Throws Error: InvalidArgument (name or rank taken, another world
+  // size elsewhere), DeadlineExceeded (names who did not join), Unavailable (the store cannot be reached).
+  static std::shared_ptr<Agent> start(const std::string& name, int rank = -1, int world_size = -1,
+                                      RpcBackendOptions options = {});
+  ~Agent();
+
+  // The agent that runs this handler, else the one init_rpc made. Throws FailedPrecondition when there is neither.
+  static std::shared_ptr<Agent> current();
+  // The same, but nullptr.
+  static std::shared_ptr<Agent> current_or_null();
+
+  WorkerInfo get_worker_info() const { return self().info(); }
+  // NotFound lists the names there are.
+  WorkerInfo get_worker_info(const std::string& name) const;
+  std::vector<WorkerInfo> get_worker_infos() const;
+
+  // As rpc::shutdown (rpc/rpc.h). Idempotent.
+  void shutdown(bool graceful = true, absl::Duration timeout = absl::InfiniteDuration());
+
+  // The calls, as the free functions of the same names (rpc/call.h, rpc/op.h; include "rpc/rpc.h").
+  template <auto F, class... A>
+  auto rpc_sync(const Destination& to, A&&... arguments);
+  template <auto F, class... A>
+  auto rpc_async(const Destination& to, A&&... arguments);
+  template <auto F, class... A>
+  auto remote(const Destination& to, A&&... arguments);
+  template <class T, class... A>
+  RRef<T> remote(const Destination& to, A&&... arguments);
+  template <class T, class C, class... A>
+  T rpc_sync(const Destination& to, const C& callee, A&&... arguments);
+  template <class T, class C, class... A>
+  Future<T> rpc_async(const Destination& to, const C& callee, A&&... arguments);
+
+  AgentStatistics statistics() const;
+  AgentTables tables() const;
+
+  // ---- For the layers above.
+
+  const Worker& self() const;
+  absl::StatusOr<Worker> find_worker(const Destination& destination) const;
+  absl::StatusOr<Worker> find_worker_by_incarnation(uint64_t incarnation) const;
+  // Unavailable or Aborted, with the reason, once the worker was lost; OK before.
+  absl::Status worker_status(const Worker& worker) const;
+
+  struct ServiceOptions {
+    absl::Time deadline = absl::InfiniteFuture();  // On Clock::system().
+    // Sent again, on a new connection, when the old one broke before the answer, until the worker is lost. For
+    // messages that may arrive twice.
+    bool repeat = false;
+  };
+  // Sends a message to the counterpart of an extension. `tensors` (may be nullptr) are captured unless nobody else
+  // holds them. Errors: Unavailable, DeadlineExceeded, Cancelled, FailedPrecondition after shutdown, or what the
+  // other side replied.
+  Future<ServiceReply> call_service(const Worker& to, uint32_t service, std::string body,
+                                    std::unique_ptr<TensorSet> tensors, const ServiceOptions& options);
+
+  // This agent's extension of type E, or nullptr.
+  template <class E>
+  E* extension() const {
+    for (const auto& candidate : extensions()) {
+      if (E* found = dynamic_cast<E*>(candidate.get())) return found;
+    }
+    return nullptr;
+  }
+
+  // A fresh id: unique over all workers.
+  Id next_id();
+
+  const std::shared_ptr<ThreadPool>& executor() const;
+  TimerQueue& timers() const;
+  RRefService& rrefs() const;
+
+  // What is done with an answer: called once, on a thread of the transport or a timer, or inside send_call.
+  using Completion = absl::AnyInvocable<void(absl::StatusOr<IncomingPayload>)>;
+  // Sends `call`; returns its id. An error of the call's status() goes to `done` too.
+  uint64_t send_call(OutgoingCall& call, Completion done);
+  // Gives up: `done` gets `reason` (unless it was called before) and the callee hears of it.
+  void cancel_call(uint64_t id, absl::Status reason);
+  // See OutgoingCall::borrow_tensors.
+  void capture_call(uint64_t id);
+
+ private:
+  friend class AgentImpl;
+  friend class OutgoingCall;
+  friend class Server;
+  friend class ServedCall;
+  Agent();
+
+  const std::vector<std::unique_ptr<AgentExtension>>& extensions() const;
+  // nullptr when no extension has one.
+  GraphHook* graph_hook() const;
+  // Hands a service call to the layer it belongs to.
+  void serve_service(ServiceCall call);
+
+  std::unique_ptr<AgentImpl> impl_;
+};
+
+// Runs a scope as if within `agent`: current() returns it there. For tests and programs with several agents.
+class AgentGuard {
+ public:
+  explicit AgentGuard(const std::shared_ptr<Agent>& agent);
+  ~AgentGuard();
+  AgentGuard(const AgentGuard&) = delete;
+  AgentGuard& operator=(const AgentGuard&) = delete;
+
+ private:
+  struct Scope;
+  const std::unique_ptr<Scope> scope_;
+};
+
+}  // namespace gradwire::rpc

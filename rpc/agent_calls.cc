@@ -1,0 +1,197 @@
+#include "absl/strings/str_cat.h"
+#include "base/error.h"
+#include "rpc/agent.h"
+#include "rpc/agent_impl.h"
+#include "rpc/call_context.h"
+#include "rpc/outgoing_call.h"
+
+// How calls leave an agent and what becomes of their answers.
+namespace gradwire::rpc {
+namespace {
+
+// A number for the calling thread, never 0: what ordered calls are ordered by.
+uint64_t order_key_of_this_thread() {
+  static std::atomic<uint64_t> next{1};
+  thread_local const uint64_t key = next.fetch_add(1);
+  return key;
+}
+
+}  // namespace
+
+OutgoingCall::OutgoingCall(Agent& agent, const Destination& destination, std::string callee)
+    : envelope_(std::make_unique<proto::Envelope>()), callee_(std::move(callee)) {
+  absl::StatusOr<Worker> worker = agent.find_worker(destination);
+  if (worker.ok()) {
+    to_ = *std::move(worker);
+    references_ = agent.rrefs().encoder(to_, /*is_answer=*/false);
+  } else {
+    status_ = worker.status();
+  }
+  encoder_ = std::make_unique<Encoder>(*request().mutable_arguments(), references_.get());
+  if (destination.is_ordered()) request().set_order_key(order_key_of_this_thread());
+  timeout_ = destination.timeout().value_or(agent.impl_->options.rpc_timeout);
+  if (timeout_ <= absl::ZeroDuration()) timeout_ = absl::InfiniteDuration();
+  const absl::Time now = Clock::system().now();
+  deadline_ = timeout_ == absl::InfiniteDuration() ? absl::InfiniteFuture() : now + timeout_;
+  // A call made by a handler ends no later than the call that the handler serves.
+  if (auto serving = CallContext::current(); serving != nullptr && serving->deadline() < deadline_) {
+    deadline_ = serving->deadline();
+    timeout_ = std::max(absl::ZeroDuration(), deadline_ - now);
+  }
+}
+
+uint64_t Agent::send_call(OutgoingCall& call, Completion done) {
+  proto::Payload& payload = *call.request().mutable_arguments();
+  std::vector<transport::Buffer> buffers;
+  std::unique_ptr<TensorSet> tensors = call.encoder_->take_tensors();
+  if (call.status_.ok()) call.set_status(impl_->accepts_calls());
+  if (call.status_.ok() && impl_->graph_hook != nullptr) {
+    call.set_status(impl_->graph_hook->outgoing(call.to_, tensors.get(), payload));
+  }
+  if (call.status_.ok() && tensors != nullptr) {
+    call.set_status(tensor_backend()->encode(*tensors, call.sharing_, payload, buffers));
+  }
+  if (!call.status_.ok()) {
+    impl_->rrefs->undo(payload, call.to_);
+    if (payload.has_graph()) impl_->graph_hook->outgoing_failed(call.to_, payload.graph());
+    done(with_context(call.status_, absl::StrCat("calling \"", call.callee_, "\"")));
+    return 0;
+  }
+  auto finish = [self = shared_from_this(), to = call.to_, references = std::move(call.references_),
+                 done = std::move(done)](absl::StatusOr<Answer> answer) mutable {
+    if (!answer.ok()) {
+      references = nullptr;
+      done(answer.status());
+      return;
+    }
+    IncomingPayload in;
+    in.payload = std::move(*answer->response.mutable_result());
+    auto received = self->impl_->rrefs->receive(in.payload, to);
+    // Only now: a reference that came back to its sender must not have gone meanwhile.
+    references = nullptr;
+    if (!received.ok()) {
+      done(received.status());
+      return;
+    }
+    in.references = *std::move(received);
+    if (in.payload.tensors_size() > 0) {
+      if (tensor_backend() == nullptr) {
+        done(absl::InvalidArgumentError("the answer holds a tensor, but this program was linked without libtorch"));
+        return;
+      }
+      auto decoded = tensor_backend()->decode(in.payload, std::move(answer->buffers));
+      if (!decoded.ok()) {
+        done(decoded.status());
+        return;
+      }
+      in.tensors = *std::move(decoded);
+    }
+    if (in.payload.has_graph() && self->impl_->graph_hook != nullptr) {
+      absl::Status planted = self->impl_->graph_hook->incoming_answer(to, in.tensors.get(), in.payload);
+      if (!planted.ok()) {
+        done(planted);
+        return;
+      }
+    }
+    done(std::move(in));
+  };
+  return impl_->send(call.to_, *call.envelope_, std::move(buffers), call.callee_, call.deadline_, call.timeout_,
+                     std::move(finish));
+}
+
+void Agent::cancel_call(uint64_t id, absl::Status reason) { impl_->cancel(id, std::move(reason)); }
+
+void Agent::capture_call(uint64_t id) {
+  auto [link, ticket] = impl_->pending.sent(id);
+  if (link != 0) impl_->peers->capture({link, ticket});
+}
+
+namespace {
+
+// One service call with its repetitions.
+struct ServiceAttempt : std::enable_shared_from_this<ServiceAttempt> {
+  static constexpr absl::Duration kRepeatAfter = absl::Milliseconds(20);
+
+  std::weak_ptr<Agent> agent;
+  AgentImpl* impl = nullptr;  // Valid while `agent` is.
+  Worker to;
+  std::string callee;
+  proto::Envelope envelope;
+  std::vector<transport::Buffer> buffers;
+  Agent::ServiceOptions options;
+  Promise<ServiceReply> promise;
+  std::atomic<uint64_t> call_id{0};
+
+  explicit ServiceAttempt(const std::shared_ptr<Executor>& executor) : promise(executor) {}
+
+  void send() {
+    std::shared_ptr<Agent> alive = agent.lock();
+    if (alive == nullptr) {
+      promise.set_error(absl::FailedPreconditionError("the agent is gone"));
+      return;
+    }
+    // A copy: the message may have to leave again.
+    proto::Envelope copy = envelope;
+    const absl::Duration timeout = options.deadline - Clock::system().now();
+    call_id = impl->send(to, copy, buffers, callee, options.deadline, timeout,
+                         [self = shared_from_this()](absl::StatusOr<Answer> answer) { self->answered(std::move(answer)); });
+  }
+
+  void answered(absl::StatusOr<Answer> answer) {
+    std::shared_ptr<Agent> alive = agent.lock();
+    if (alive != nullptr && options.repeat && absl::IsUnavailable(answer.status()) && !promise.future().done() &&
+        alive->worker_status(to).ok() && impl->accepts_calls().ok()) {
+      impl->timers->schedule(Clock::system().now() + kRepeatAfter, [self = shared_from_this()] { self->send(); });
+      return;
+    }
+    if (!answer.ok()) {
+      promise.set_error(answer.status());
+      return;
+    }
+    ServiceReply reply;
+    reply.body = std::move(*answer->response.mutable_body());
+    const proto::Payload& payload = answer->response.result();
+    if (payload.tensors_size() > 0 && tensor_backend() != nullptr) {
+      auto tensors = tensor_backend()->decode(payload, std::move(answer->buffers));
+      if (!tensors.ok()) {
+        promise.set_error(tensors.status());
+        return;
+      }
+      reply.tensors = *std::move(tensors);
+    }
+    promise.set_value(std::move(reply));
+  }
+};
+
+}  // namespace
+
+Future<ServiceReply> Agent::call_service(const Worker& to, uint32_t service, std::string body,
+                                         std::unique_ptr<TensorSet> tensors, const ServiceOptions& options) {
+  auto attempt = std::make_shared<ServiceAttempt>(impl_->executor);
+  attempt->agent = weak_from_this();
+  attempt->impl = impl_.get();
+  attempt->to = to;
+  attempt->callee = absl::StrCat("service ", service);
+  attempt->options = options;
+  proto::Request& request = *attempt->envelope.mutable_request();
+  request.mutable_service()->set_number(service);
+  request.mutable_service()->set_body(std::move(body));
+  Future<ServiceReply> future = attempt->promise.future();
+  if (tensors != nullptr) {
+    absl::Status encoded = tensor_backend()->encode(*tensors, TensorSharing::kCapture, *request.mutable_arguments(),
+                                                    attempt->buffers);
+    if (!encoded.ok()) {
+      attempt->promise.set_error(encoded);
+      return future;
+    }
+  }
+  attempt->promise.on_cancel([weak = std::weak_ptr<ServiceAttempt>(attempt)] {
+    std::shared_ptr<ServiceAttempt> self = weak.lock();
+    std::shared_ptr<Agent> alive = self == nullptr ? nullptr : self->agent.lock();
+    if (alive != nullptr) alive->cancel_call(self->call_id, absl::CancelledError("cancelled by the caller"));
+  });
+  attempt->send();
+  return future;
+}
+
+}  // namespace gradwire::rpc

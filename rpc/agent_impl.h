@@ -1,0 +1,86 @@
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/latency_histogram.h"
+#include "base/thread_pool.h"
+#include "base/timer_queue.h"
+#include "rpc/agent.h"
+#include "rpc/directory.h"
+#include "rpc/peers.h"
+#include "rpc/pending_calls.h"
+#include "rpc/rref/service.h"
+#include "rpc/server.h"
+
+namespace gradwire::rpc {
+
+// The parts of an agent and how they hear of one another.
+class AgentImpl : public Peers::Sink {
+ public:
+  AgentImpl(Agent& agent, RpcBackendOptions options);
+  ~AgentImpl() override;
+
+  // Joins the group. On an error everything that was started has ended again.
+  absl::Status start(const std::string& name, int rank, int world_size);
+
+  // Encodes tensors and references are done: sends, keeps the call until its answer, and sets its deadline.
+  uint64_t send(const Worker& to, proto::Envelope& envelope, std::vector<transport::Buffer> buffers,
+                std::string callee, absl::Time deadline, absl::Duration timeout,
+                absl::AnyInvocable<void(absl::StatusOr<Answer>)> done);
+  void cancel(uint64_t id, absl::Status reason);
+
+  absl::Status shut_down(bool graceful, absl::Duration timeout);
+
+  // Peers::Sink
+  void on_request(const Worker& from, uint64_t link, proto::Envelope envelope,
+                  std::vector<transport::Buffer> buffers) override;
+  void on_response(const Worker& from, proto::Envelope envelope, std::vector<transport::Buffer> buffers) override;
+  void on_cancel(const Worker& from, uint64_t link, uint64_t call_id) override;
+  void on_link_closed(const Worker& peer, uint64_t link, const absl::Status& reason) override;
+  void on_worker_lost(const Worker& peer, const absl::Status& reason) override;
+
+  // Nothing under way that a graceful shutdown would wait for.
+  bool idle() const;
+  // FailedPrecondition once calls are refused.
+  absl::Status accepts_calls() const;
+
+  Agent& agent;
+  const RpcBackendOptions options;
+  Worker self;
+
+  std::shared_ptr<ThreadPool> executor;
+  std::unique_ptr<TimerQueue> timers;
+  std::unique_ptr<Peers> peers;
+  std::shared_ptr<RRefService> rrefs;
+  std::unique_ptr<Server> server;
+  PendingCalls pending;
+  std::vector<std::unique_ptr<AgentExtension>> extensions;
+  GraphHook* graph_hook = nullptr;
+  std::unique_ptr<Directory> directory;
+  int world_size = 0;
+
+  std::atomic<uint64_t> next_id{1};
+  std::atomic<uint64_t> calls_made{0};
+  std::atomic<uint64_t> calls_failed{0};
+  std::atomic<uint64_t> late_answers{0};
+  LatencyHistogram latencies;
+
+ private:
+  absl::Status listen();
+  absl::Status connect_to_all();
+  void complete(PendingCall call, absl::StatusOr<Answer> answer);
+  // Waits until all members have called shutdown and nothing is under way anywhere (agent_shutdown.cc).
+  absl::Status agree_to_stop(absl::Time deadline);
+  absl::StatusOr<proto::ShutdownReport> read_report(const std::string& key, const Worker& worker, absl::Time deadline);
+  void stop(const absl::Status& reason, absl::Duration flush);
+
+  Mutex shutdown_mutex_;  // One shutdown at a time.
+  bool shut_down_ ABSL_GUARDED_BY(shutdown_mutex_) = false;
+  mutable Mutex mutex_;
+  absl::Status closed_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace gradwire::rpc

@@ -1,0 +1,367 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+
+#include "base/future.h"
+#include "rpc/agent.h"
+#include "rpc/function_traits.h"
+#include "rpc/outgoing_call.h"
+#include "rpc/registration.h"
+#include "rpc/rref.h"
+
+// The typed front of Agent::send_call: registered functions, classes and methods; and callees that are named at run
+// time (Op, Script), whose headers supply
+//   std::string callee_name(const C&);
+//   template <class... A> void prepare_call(OutgoingCall&, const C&, A&&...);   // sets the callee, adds the arguments
+namespace gradwire::rpc {
+namespace call_internal {
+
+// The promise of a call's result: decodes the answer as R, and sends Cancel when it is cancelled.
+template <class R>
+Future<R> start(const std::shared_ptr<Agent>& agent, OutgoingCall& call, uint64_t* id = nullptr) {
+  Promise<R> promise(agent->executor());
+  const uint64_t call_id = agent->send_call(call, [promise](absl::StatusOr<IncomingPayload> in) {
+    if (!in.ok()) {
+      promise.set_error(in.status());
+      return;
+    }
+    using V = ValueOf<R>;
+    if (in->payload.values_size() != 1) {
+      promise.set_error(absl::InvalidArgumentError("the answer does not hold one value"));
+      return;
+    }
+    absl::StatusOr<V> value = [&] {
+      Decoder decoder = in->decoder();
+      return decode_value<V>(in->payload.values(0), decoder);
+    }();
+    if (!value.ok()) {
+      promise.set_error(with_context(value.status(), "decoding the answer"));
+    } else if constexpr (std::is_void_v<R>) {
+      promise.set_value();
+    } else {
+      // The payload's own copy of a tensor must not outlive the value's.
+      *in = IncomingPayload();
+      promise.set_value(*std::move(value));
+    }
+  });
+  if (id != nullptr) *id = call_id;
+  promise.on_cancel([weak = agent->weak_from_this(), call_id] {
+    if (std::shared_ptr<Agent> alive = weak.lock()) {
+      alive->cancel_call(call_id, absl::CancelledError("cancelled by the caller"));
+    }
+  });
+  return promise.future();
+}
+
+// Waits for a call whose tensors were borrowed from the caller, who gets them back in any case.
+template <class R>
+R wait_borrowed(const std::shared_ptr<Agent>& agent, OutgoingCall& call) {
+  call.borrow_tensors();
+  uint64_t id = 0;
+  Future<R> future = start<R>(agent, call, &id);
+  auto result = future.result();
+  if (!future_internal::status_of(result).ok()) agent->cancel_call(id, future_internal::status_of(result));
+  if constexpr (std::is_void_v<R>) {
+    throw_if_error(result);
+  } else {
+    return value_or_throw(std::move(result));
+  }
+}
+
+template <class Traits, class... A>
+void add_arguments(OutgoingCall& call, A&&... arguments) {
+  static_assert(sizeof...(A) == Traits::kArity, "the call has another number of arguments than the function");
+  [&]<std::size_t... I>(std::index_sequence<I...>, auto&& tuple) {
+    [[maybe_unused]] auto add = [&call]<class V>(std::type_identity<V>, auto&& argument) {
+      using Given = decltype(argument);
+      if constexpr (std::is_same_v<std::remove_cvref_t<Given>, V>) {
+        call.add_argument<V>(std::forward<Given>(argument));
+      } else {
+        // Converted as the call itself would convert it.
+        call.add_argument<V>(V(std::forward<Given>(argument)));
+      }
+    };
+    (add(std::type_identity<std::tuple_element_t<I, typename Traits::Values>>(),
+         std::get<I>(std::forward<decltype(tuple)>(tuple))),
+     ...);
+  }(std::make_index_sequence<sizeof...(A)>(), std::forward_as_tuple(std::forward<A>(arguments)...));
+}
+
+template <auto F>
+const std::string& name_of() {
+  const Callee* callee = callee_of_function<F>;
+  return callee == nullptr ? cpp_function_name<F>() : callee->name;
+}
+
+// Sets the callee; an unregistered function shows in the call's status.
+template <auto F>
+void set_function(OutgoingCall& call) {
+  const Callee* callee = callee_of_function<F>;
+  if (callee == nullptr) {
+    call.set_status(absl::FailedPreconditionError(
+        absl::StrCat("\"", cpp_function_name<F>(), "\" is not registered in this program: put GRADWIRE_RPC(",
+                     cpp_function_name<F>(), ") into its library and link that with alwayslink")));
+    return;
+  }
+  if constexpr (FunctionTraits<decltype(F)>::kIsMethod) {
+    call.request().set_method(callee->name);
+  } else {
+    call.request().set_function(callee->name);
+  }
+  call.request().set_signature(callee->signature_hash);
+}
+
+inline void set_target(OutgoingCall& call, const RRefHandle& handle) {
+  to_proto(handle.rref(), *call.request().mutable_target());
+}
+
+// A call on the object behind `target`, which lives until the answer is here.
+template <class R>
+Future<R> start_on(const std::shared_ptr<Agent>& agent, OutgoingCall& call,
+                   const std::shared_ptr<RRefHandle>& target) {
+  set_target(call, *target);
+  Future<R> future = start<R>(agent, call);
+  future.on_ready_inline([target](const auto&) {});
+  return future;
+}
+
+inline absl::Time deadline_of(const std::optional<absl::Duration>& timeout) {
+  return timeout && *timeout > absl::ZeroDuration() ? Clock::system().now() + *timeout : absl::InfiniteFuture();
+}
+
+// As which type an argument of a callee whose parameter types are not known here travels.
+template <class A>
+using NaturalType = std::conditional_t<std::is_convertible_v<A, const char*> && !std::is_arithmetic_v<std::decay_t<A>>,
+                                       std::string, std::decay_t<A>>;
+
+template <class First = void, class...>
+inline constexpr bool kFirstNamesCallee = requires(const std::remove_cvref_t<First>& callee) { callee_name(callee); };
+template <class... A>
+inline constexpr bool kNamesCallee = kFirstNamesCallee<A...>;
+
+template <class T>
+void set_constructor(OutgoingCall& call) {
+  const Callee* callee = callee_of_class<T>;
+  if (callee == nullptr) {
+    call.set_status(absl::FailedPreconditionError(
+        absl::StrCat("\"", cpp_type_name<T>(), "\" is not registered in this program: put GRADWIRE_RPC_CLASS(",
+                     cpp_type_name<T>(), ", ...) into its library and link that with alwayslink")));
+    return;
+  }
+  call.request().set_constructor(callee->name);
+}
+
+// The handle of a result that stays at the callee. `keep` lives until the answer is here.
+template <class T>
+RRef<T> start_remote(const std::shared_ptr<Agent>& agent, OutgoingCall& call, const Worker& owner,
+                     std::shared_ptr<RRefHandle> keep = nullptr) {
+  throw_if_error(call.status());
+  Promise<void> created(agent->executor());
+  std::shared_ptr<RRefHandle> handle = agent->rrefs().begin_remote(owner, value_type_name<T>(), created);
+  to_proto(handle->rref(), *call.request().mutable_result_rref());
+  to_proto(handle->fork(), *call.request().mutable_result_fork());
+  agent->send_call(call, [weak_agent = agent->weak_from_this(), handle, created,
+                          keep = std::move(keep)](absl::StatusOr<IncomingPayload> in) {
+    created.set_result(in.status());
+    if (std::shared_ptr<Agent> alive = weak_agent.lock()) alive->rrefs().end_remote(handle);
+  });
+  return RRef<T>(handle);
+}
+
+}  // namespace call_internal
+
+namespace call_internal {
+
+template <class T, class C, class... A>
+RRef<T> remote_named(const std::shared_ptr<Agent>& agent, const Destination& to, const C& callee, A&&... arguments) {
+  OutgoingCall call(*agent, to, callee_name(callee));
+  prepare_call(call, callee, std::forward<A>(arguments)...);
+  return start_remote<T>(agent, call, call.to());
+}
+
+}  // namespace call_internal
+
+template <auto F, class... A>
+auto Agent::rpc_async(const Destination& to, A&&... arguments) {
+  using Traits = FunctionTraits<decltype(F)>;
+  static_assert(!Traits::kIsMethod, "methods are called through an RRef");
+  OutgoingCall call(*this, to, call_internal::name_of<F>());
+  call_internal::set_function<F>(call);
+  call_internal::add_arguments<Traits>(call, std::forward<A>(arguments)...);
+  return call_internal::start<typename Traits::Result>(shared_from_this(), call);
+}
+
+template <auto F, class... A>
+auto Agent::rpc_sync(const Destination& to, A&&... arguments) {
+  using Traits = FunctionTraits<decltype(F)>;
+  static_assert(!Traits::kIsMethod, "methods are called through an RRef");
+  OutgoingCall call(*this, to, call_internal::name_of<F>());
+  call_internal::set_function<F>(call);
+  call_internal::add_arguments<Traits>(call, std::forward<A>(arguments)...);
+  return call_internal::wait_borrowed<typename Traits::Result>(shared_from_this(), call);
+}
+
+template <auto F, class... A>
+auto Agent::remote(const Destination& to, A&&... arguments) {
+  using Traits = FunctionTraits<decltype(F)>;
+  static_assert(!Traits::kIsMethod, "methods are called through an RRef");
+  OutgoingCall call(*this, to, call_internal::name_of<F>());
+  call_internal::set_function<F>(call);
+  call_internal::add_arguments<Traits>(call, std::forward<A>(arguments)...);
+  return call_internal::start_remote<ValueOf<typename Traits::Result>>(shared_from_this(), call, call.to());
+}
+
+template <class T, class... A>
+RRef<T> Agent::remote(const Destination& to, A&&... arguments) {
+  if constexpr (call_internal::kNamesCallee<A...>) {
+    return call_internal::remote_named<T>(shared_from_this(), to, std::forward<A>(arguments)...);
+  } else {
+    OutgoingCall call(*this, to, cpp_type_name<T>());
+    call_internal::set_constructor<T>(call);
+    (call.add_argument<call_internal::NaturalType<A>>(std::forward<A>(arguments)), ...);
+    return call_internal::start_remote<T>(shared_from_this(), call, call.to());
+  }
+}
+
+template <class T, class C, class... A>
+Future<T> Agent::rpc_async(const Destination& to, const C& callee, A&&... arguments) {
+  OutgoingCall call(*this, to, callee_name(callee));
+  prepare_call(call, callee, std::forward<A>(arguments)...);
+  return call_internal::start<T>(shared_from_this(), call);
+}
+
+template <class T, class C, class... A>
+T Agent::rpc_sync(const Destination& to, const C& callee, A&&... arguments) {
+  OutgoingCall call(*this, to, callee_name(callee));
+  prepare_call(call, callee, std::forward<A>(arguments)...);
+  return call_internal::wait_borrowed<T>(shared_from_this(), call);
+}
+
+// The same on the agent that the caller runs in, or the one that init_rpc made.
+template <auto F, class... A>
+auto rpc_sync(const Destination& to, A&&... arguments) {
+  return Agent::current()->rpc_sync<F>(to, std::forward<A>(arguments)...);
+}
+template <auto F, class... A>
+auto rpc_async(const Destination& to, A&&... arguments) {
+  return Agent::current()->rpc_async<F>(to, std::forward<A>(arguments)...);
+}
+template <auto F, class... A>
+auto remote(const Destination& to, A&&... arguments) {
+  return Agent::current()->remote<F>(to, std::forward<A>(arguments)...);
+}
+template <class T, class... A>
+RRef<T> remote(const Destination& to, A&&... arguments) {
+  return Agent::current()->remote<T>(to, std::forward<A>(arguments)...);
+}
+template <class T, class C, class... A>
+T rpc_sync(const Destination& to, const C& callee, A&&... arguments) {
+  return Agent::current()->rpc_sync<T>(to, callee, std::forward<A>(arguments)...);
+}
+template <class T, class C, class... A>
+Future<T> rpc_async(const Destination& to, const C& callee, A&&... arguments) {
+  return Agent::current()->rpc_async<T>(to, callee, std::forward<A>(arguments)...);
+}
+
+// The methods of what an RRef refers to, and operators with it as their first argument.
+template <class T>
+template <auto F, class... A>
+auto RRef<T>::rpc_async(A&&... arguments) const {
+  using Traits = FunctionTraits<decltype(F)>;
+  static_assert(Traits::kIsMethod, "name a method of the referenced class");
+  std::shared_ptr<Agent> agent = agent_or_throw();
+  OutgoingCall call(*agent, destination(), call_internal::name_of<F>());
+  call_internal::set_function<F>(call);
+  call_internal::add_arguments<Traits>(call, std::forward<A>(arguments)...);
+  return call_internal::start_on<typename Traits::Result>(agent, call, handle_);
+}
+
+template <class T>
+template <auto F, class... A>
+auto RRef<T>::rpc_sync(A&&... arguments) const {
+  using Traits = FunctionTraits<decltype(F)>;
+  static_assert(Traits::kIsMethod, "name a method of the referenced class");
+  std::shared_ptr<Agent> agent = agent_or_throw();
+  OutgoingCall call(*agent, destination(), call_internal::name_of<F>());
+  call_internal::set_function<F>(call);
+  call_internal::add_arguments<Traits>(call, std::forward<A>(arguments)...);
+  call_internal::set_target(call, *handle_);
+  return call_internal::wait_borrowed<typename Traits::Result>(agent, call);
+}
+
+template <class T>
+template <auto F, class... A>
+auto RRef<T>::remote(A&&... arguments) const {
+  using Traits = FunctionTraits<decltype(F)>;
+  static_assert(Traits::kIsMethod, "name a method of the referenced class");
+  std::shared_ptr<Agent> agent = agent_or_throw();
+  OutgoingCall call(*agent, destination(), call_internal::name_of<F>());
+  call_internal::set_function<F>(call);
+  call_internal::add_arguments<Traits>(call, std::forward<A>(arguments)...);
+  call_internal::set_target(call, *handle_);
+  return call_internal::start_remote<ValueOf<typename Traits::Result>>(agent, call, call.to(), handle_);
+}
+
+template <class T>
+template <class R, class C, class... A>
+Future<R> RRef<T>::rpc_async(const C& callee, A&&... arguments) const {
+  std::shared_ptr<Agent> agent = agent_or_throw();
+  OutgoingCall call(*agent, destination(), callee_name(callee));
+  prepare_call(call, callee, std::forward<A>(arguments)...);
+  return call_internal::start_on<R>(agent, call, handle_);
+}
+
+template <class T>
+template <class R, class C, class... A>
+R RRef<T>::rpc_sync(const C& callee, A&&... arguments) const {
+  std::shared_ptr<Agent> agent = agent_or_throw();
+  OutgoingCall call(*agent, destination(), callee_name(callee));
+  prepare_call(call, callee, std::forward<A>(arguments)...);
+  call_internal::set_target(call, *handle_);
+  return call_internal::wait_borrowed<R>(agent, call);
+}
+
+template <class T>
+template <class R, class C, class... A>
+RRef<R> RRef<T>::remote(const C& callee, A&&... arguments) const {
+  std::shared_ptr<Agent> agent = agent_or_throw();
+  OutgoingCall call(*agent, destination(), callee_name(callee));
+  prepare_call(call, callee, std::forward<A>(arguments)...);
+  call_internal::set_target(call, *handle_);
+  return call_internal::start_remote<R>(agent, call, call.to(), handle_);
+}
+
+template <class T>
+Future<T> RRef<T>::to_here_async() const {
+  std::shared_ptr<Agent> agent = agent_or_throw();
+  if (is_owner()) {
+    Promise<T> promise(agent->executor());
+    agent->rrefs().find(handle_->rref(), call_internal::deadline_of(timeout_), [promise](auto owned) {
+      if (owned.ok()) {
+        promise.set_value(*std::static_pointer_cast<T>(owned->value));
+      } else {
+        promise.set_error(owned.status());
+      }
+    });
+    return promise.future();
+  }
+  OutgoingCall call(*agent, destination(), "to_here");
+  call.request().set_fetch(true);
+  Future<T> value = call_internal::start_on<T>(agent, call, handle_);
+  // A failed or timed-out creation wakes those who wait for the value at once.
+  Promise<T> promise(agent->executor());
+  value.on_ready_inline([promise](const auto& result) { promise.set_result(result); });
+  handle_->created().on_ready_inline([promise, value](const absl::Status& created) {
+    if (created.ok()) return;
+    promise.set_error(created);
+    value.cancel();
+  });
+  promise.on_cancel([value] { value.cancel(); });
+  return promise.future();
+}
+
+}  // namespace gradwire::rpc

@@ -1,0 +1,34 @@
+#pragma once
+
+#include <memory>
+
+#include "absl/time/time.h"
+#include "base/cancellation.h"
+#include "base/execution_state.h"
+#include "rpc/worker.h"
+
+namespace gradwire::rpc {
+
+// What a handler can know of the call it serves. Immutable; thread-safe. Follows the handler across co_await and then.
+class CallContext {
+ public:
+  CallContext(Worker caller, absl::Time deadline, CancellationToken token)
+      : caller_(std::move(caller)), deadline_(deadline), token_(std::move(token)) {}
+
+  // The call that the calling thread serves; nullptr outside of handlers.
+  static std::shared_ptr<const CallContext> current() { return ExecutionSlot<CallContext>::get(); }
+
+  WorkerInfo caller() const { return caller_.info(); }
+  // When the caller stops waiting, on Clock::system(); infinite if never. Calls made by the handler end no later.
+  absl::Time deadline() const { return deadline_; }
+  // Whether the caller has given up, cancelled or died: nobody wants the result.
+  bool cancelled() const { return token_.cancelled(); }
+  const CancellationToken& cancellation() const { return token_; }
+
+ private:
+  const Worker caller_;
+  const absl::Time deadline_;
+  const CancellationToken token_;
+};
+
+}  // namespace gradwire::rpc

@@ -1,0 +1,55 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "rpc/worker.h"
+
+namespace gradwire::rpc {
+
+// Where a call goes, oneself included, and how: a worker by name, id or WorkerInfo.
+//   rpc_sync<&scale>(Destination("ps").with_timeout(absl::Seconds(5)).ordered(), x, 2.0)
+class Destination {
+ public:
+  Destination(std::string name) : name_(std::move(name)) {}  // NOLINT: implicit by design, as the two below
+  Destination(const char* name) : name_(name) {}
+  Destination(int32_t id) : id_(id) {}
+  Destination(const WorkerInfo& info) : name_(info.name), id_(info.id) {}
+
+  // Zero or infinite: never. Without this the agent's rpc_timeout holds.
+  Destination with_timeout(absl::Duration timeout) const {
+    Destination copy = *this;
+    copy.timeout_ = timeout;
+    return copy;
+  }
+
+  // Calls that one thread makes to one worker with ordered() start there in the order in which they were made.
+  Destination ordered() const {
+    Destination copy = *this;
+    copy.ordered_ = true;
+    return copy;
+  }
+
+  // Empty when only the id is known.
+  const std::string& name() const { return name_; }
+  // -1 when only the name is known.
+  int32_t id() const { return id_; }
+  std::optional<absl::Duration> timeout() const { return timeout_; }
+  bool is_ordered() const { return ordered_; }
+
+  std::string to_string() const {
+    return name_.empty() ? absl::StrCat("id ", id_) : absl::StrCat("\"", name_, "\"");
+  }
+
+ private:
+  std::string name_;
+  int32_t id_ = -1;
+  std::optional<absl::Duration> timeout_;
+  bool ordered_ = false;
+};
+
+}  // namespace gradwire::rpc

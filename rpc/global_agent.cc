@@ -1,0 +1,31 @@
+#include "rpc/global_agent.h"
+
+#include "base/mutex.h"
+
+namespace gradwire::rpc {
+namespace {
+
+struct Global {
+  Mutex mutex;
+  std::shared_ptr<Agent> agent ABSL_GUARDED_BY(mutex);
+};
+
+Global& global() {
+  static Global* instance = new Global;
+  return *instance;
+}
+
+}  // namespace
+
+std::shared_ptr<Agent> global_agent() {
+  MutexLock lock(global().mutex);
+  return global().agent;
+}
+
+void set_global_agent(std::shared_ptr<Agent> agent) {
+  // The old one goes outside the lock: its destructor joins threads.
+  MutexLock lock(global().mutex);
+  global().agent.swap(agent);
+}
+
+}  // namespace gradwire::rpc

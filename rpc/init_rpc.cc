@@ -1,0 +1,71 @@
+#include "rpc/init_rpc.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/error.h"
+#include "base/mutex.h"
+#include "rpc/global_agent.h"
+
+namespace gradwire::rpc {
+namespace {
+
+struct Backends {
+  Mutex mutex;
+  std::vector<std::pair<std::string, BackendFactory>> list ABSL_GUARDED_BY(mutex);
+};
+
+Backends& backends() {
+  static Backends* instance = [] {
+    auto* made = new Backends;
+    MutexLock lock(made->mutex);
+    made->list.emplace_back("tensorpipe", [](const std::string& name, int rank, int world_size,
+                                             const RpcBackendOptions& options) {
+      return Agent::start(name, rank, world_size, options);
+    });
+    return made;
+  }();
+  return *instance;
+}
+
+}  // namespace
+
+BackendType register_backend(const std::string& name, BackendFactory factory) {
+  MutexLock lock(backends().mutex);
+  for (const auto& [taken, other] : backends().list) {
+    if (taken == name) throw Error(absl::InvalidArgumentError(absl::StrCat("backend \"", name, "\" is registered already")));
+  }
+  backends().list.emplace_back(name, std::move(factory));
+  return static_cast<BackendType>(backends().list.size() - 1);
+}
+
+void init_rpc(const std::string& name, int rank, int world_size, RpcBackendOptions options, BackendType backend) {
+  BackendFactory factory;
+  {
+    MutexLock lock(backends().mutex);
+    const std::size_t index = static_cast<std::size_t>(backend);
+    if (index >= backends().list.size()) throw Error(absl::InvalidArgumentError("no such rpc backend is registered"));
+    factory = backends().list[index].second;
+  }
+  if (std::shared_ptr<Agent> agent = global_agent()) {
+    throw Error(absl::FailedPreconditionError(
+        absl::StrCat("init_rpc(\"", name, "\"): this process is worker \"", agent->self().name,
+                     "\" already; call shutdown first, or use Agent::start for several")));
+  }
+  set_global_agent(factory(name, rank, world_size, options));
+}
+
+void shutdown(bool graceful, absl::Duration timeout) {
+  std::shared_ptr<Agent> agent = global_agent();
+  if (agent == nullptr) return;
+  struct Clear {
+    ~Clear() { set_global_agent(nullptr); }
+  } clear;
+  agent->shutdown(graceful, timeout);
+}
+
+WorkerInfo get_worker_info() { return Agent::current()->get_worker_info(); }
+WorkerInfo get_worker_info(const std::string& name) { return Agent::current()->get_worker_info(name); }
+std::vector<WorkerInfo> get_worker_infos() { return Agent::current()->get_worker_infos(); }
+
+}  // namespace gradwire::rpc

@@ -1,0 +1,62 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "base/mutex.h"
+#include "proto/membership.pb.h"
+#include "proto/rpc.pb.h"
+#include "rpc/worker.h"
+#include "transport/connection.h"
+
+namespace gradwire::rpc {
+
+class Peers;
+class Link;
+
+// What Peers knows of one worker. Guarded by Peers::mutex_.
+struct Peer {
+  Worker worker;
+  proto::WorkerRecord record;
+  // The link that new requests use.
+  std::shared_ptr<Link> link;
+  // Attempts to reach it again since its connection broke; 0: alive.
+  int probes = 0;
+  bool lost = false;
+  absl::Status lost_reason;
+};
+
+// One connection and who is at its other end. Thread-safe: each member says what guards it.
+class Link : public transport::ConnectionListener, public std::enable_shared_from_this<Link> {
+ public:
+  // How long a connection that came in may stay silent.
+  static constexpr absl::Duration kHelloTimeout = absl::Seconds(10);
+
+  Link(Peers& peers, uint64_t number, std::shared_ptr<Peer> peer)
+      : peers_(peers), number_(number), peer_(std::move(peer)) {}
+
+  void on_message(transport::Connection& connection, transport::Message message) override;
+  void on_closed(transport::Connection& connection, absl::Status reason) override;
+
+  uint64_t number() const { return number_; }
+
+ private:
+  friend class Peers;
+
+  Peers& peers_;
+  const uint64_t number_;
+
+  // Guarded by Peers::mutex_.
+  std::shared_ptr<transport::Connection> connection_;
+  std::shared_ptr<Peer> peer_;  // Whom it was made for, or who introduced itself.
+  uint64_t hello_timer_ = 0;
+  bool introduced_ = false;  // The other side's Hello was accepted.
+  // Messages that wait for the directory, in order; while holds_ is set later ones queue behind them.
+  using Held = std::pair<proto::Envelope, std::vector<transport::Buffer>>;
+  bool holds_ = false;
+  std::vector<Held> held_;
+};
+
+}  // namespace gradwire::rpc

@@ -1,0 +1,65 @@
+#pragma once
+
+#include <string>
+#include <type_traits>
+#include <utility>
+
+#include "base/error.h"
+#include "proto/value.pb.h"
+#include "rpc/encoder.h"
+#include "rpc/ivalue_codec.h"
+#include "rpc/op.h"
+#include "rpc/outgoing_call.h"
+#include "rpc/tensor_codec.h"
+#include "rpc/to_ivalue.h"
+
+// The caller's side of operators and TorchScript functions: what the call templates of rpc/call.h need of Op and Script.
+namespace gradwire::rpc {
+namespace op_call_internal {
+
+template <class T>
+inline constexpr bool kIsKeyword = false;
+template <class T>
+inline constexpr bool kIsKeyword<KeywordArgument<T>> = true;
+
+template <class A>
+absl::Status add_argument(Encoder& encoder, proto::Payload& payload, A&& argument) {
+  if constexpr (kIsKeyword<std::remove_cvref_t<A>>) {
+    proto::KeywordValue& keyword = *payload.add_keywords();
+    keyword.set_name(argument.name);
+    return Codec<c10::IValue>::encode(to_ivalue(std::forward<A>(argument).value), encoder, *keyword.mutable_value());
+  } else {
+    if (payload.keywords_size() != 0) {
+      return absl::InvalidArgumentError("a positional argument after a keyword argument");
+    }
+    return Codec<c10::IValue>::encode(to_ivalue(std::forward<A>(argument)), encoder, *payload.add_values());
+  }
+}
+
+}  // namespace op_call_internal
+
+// Appends arguments of any types that to_ivalue takes; kw(...) ones become keyword arguments.
+template <class... A>
+absl::Status add_operator_arguments(Encoder& encoder, proto::Payload& payload, A&&... arguments) {
+  absl::Status status;
+  (void)((status = op_call_internal::add_argument(encoder, payload, std::forward<A>(arguments)), status.ok()) && ...);
+  return status;
+}
+
+template <class... A>
+void prepare_call(OutgoingCall& call, const Op& op, A&&... arguments) {
+  call.request().set_operator_(op.name);
+  if (!call.status().ok()) return;
+  call.set_status(add_operator_arguments(call.encoder(), *call.request().mutable_arguments(),
+                                         std::forward<A>(arguments)...));
+}
+
+template <class... A>
+void prepare_call(OutgoingCall& call, const Script& script, A&&... arguments) {
+  call.request().set_script(script.name);
+  if (!call.status().ok()) return;
+  call.set_status(add_operator_arguments(call.encoder(), *call.request().mutable_arguments(),
+                                         std::forward<A>(arguments)...));
+}
+
+}  // namespace gradwire::rpc

@@ -1,0 +1,117 @@
+#include "rpc/operator_call.h"
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <torch/csrc/jit/runtime/operator.h>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/error.h"
+#include "base/mutex.h"
+#include "rpc/operator_allow_list.h"
+#include "rpc/registry.h"
+#include "rpc/torch_call.h"
+
+namespace gradwire::rpc {
+namespace {
+
+using Operator = torch::jit::Operator;
+using Overloads = std::vector<std::shared_ptr<Operator>>;
+
+// Writes its result into an argument, which nobody here would see.
+bool has_out_argument(const c10::FunctionSchema& schema) {
+  for (const c10::Argument& argument : schema.arguments()) {
+    if (argument.is_out()) return true;
+  }
+  return false;
+}
+
+// The overloads of an allowed operator, in TorchScript's order, which is that of their registration. Looked up once for
+// each name: the list of allowed names bounds the table.
+const Overloads& overloads_of(const std::string& name) {
+  static auto* const mutex = new Mutex;
+  static auto* const table = new absl::flat_hash_map<std::string, std::unique_ptr<Overloads>>;
+  MutexLock lock(*mutex);
+  std::unique_ptr<Overloads>& overloads = (*table)[name];
+  if (overloads == nullptr) {
+    overloads = std::make_unique<Overloads>();
+    for (const auto& candidate : torch::jit::getAllOperatorsFor(c10::Symbol::fromQualString(name))) {
+      // Others are the interpreter's own, for numbers and lists.
+      if (candidate->isC10Op() && !has_out_argument(candidate->schema())) overloads->push_back(candidate);
+    }
+  }
+  return *overloads;
+}
+
+struct Match {
+  const Operator* op = nullptr;
+  std::vector<c10::IValue> stack;
+};
+
+absl::StatusOr<Match> find_match(const std::string& callee, const Overloads& overloads,
+                                 const CallArguments& arguments) {
+  for (Conversions conversions : {Conversions::kNone, Conversions::kImplicit}) {
+    for (const auto& overload : overloads) {
+      auto stack = match_arguments(overload->schema(), arguments, conversions);
+      if (stack.ok()) return Match{overload.get(), *std::move(stack)};
+    }
+  }
+  std::vector<std::string> reasons;
+  for (const auto& overload : overloads) {
+    const auto stack = match_arguments(overload->schema(), arguments, Conversions::kImplicit);
+    reasons.push_back(absl::StrCat("  ", torch::jit::canonicalSchemaString(overload->schema()), ": ",
+                                   stack.status().message()));
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("no overload of \"", callee, "\" takes these arguments:\n", absl::StrJoin(reasons, "\n")));
+}
+
+absl::StatusOr<Match> resolve(const ServerCall& call) {
+  const std::string& callee = call.callee();
+  const std::size_t dot = callee.find('.');
+  const std::string base = callee.substr(0, dot);
+  if (!is_allowed_operator(base)) {
+    return absl::PermissionDeniedError(
+        absl::StrCat("the operator \"", callee, "\" is not among those that a worker runs for others"));
+  }
+  Overloads overloads = overloads_of(base);
+  if (dot != std::string::npos) {
+    std::erase_if(overloads, [overload = callee.substr(dot + 1)](const std::shared_ptr<Operator>& candidate) {
+      return candidate->schema().overload_name() != overload;
+    });
+  }
+  if (overloads.empty()) {
+    return absl::NotFoundError(absl::StrCat("the operator \"", callee, "\" has no such overload without out= arguments"));
+  }
+  GRADWIRE_ASSIGN_OR_RETURN(CallArguments arguments, torch_arguments(call));
+  return find_match(callee, overloads, arguments);
+}
+
+[[maybe_unused]] const bool installed = [] {
+  set_operator_handler(&serve_operator);
+  return true;
+}();
+
+}  // namespace
+
+void serve_operator(const std::shared_ptr<ServerCall>& call) {
+  try {
+    absl::StatusOr<Match> match = resolve(*call);
+    if (!match.ok()) {
+      call->fail(match.status());
+      return;
+    }
+    // The stack and what it leaves are the only handles here: results travel without being copied.
+    std::vector<c10::IValue> stack = std::move(match->stack);
+    match->op->getOperation()(stack);
+    finish_torch_call(*call, std::move(stack));
+  } catch (...) {
+    call->fail(with_context(status_from_exception(std::current_exception()), absl::StrCat("\"", call->callee(), "\"")));
+  }
+}
+
+}  // namespace gradwire::rpc

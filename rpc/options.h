@@ -1,0 +1,38 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "security/limits.h"
+#include "store/store.h"
+
+namespace gradwire::rpc {
+
+struct RpcBackendOptions {
+  // How long a call may take unless its destination says otherwise. Zero or infinite: for ever.
+  absl::Duration rpc_timeout = absl::Seconds(60);
+  // Where the workers find each other (store/init_method.h).
+  std::string init_method = "env://";
+  // Handlers that run at a time; one that waits does not count.
+  int num_worker_threads = 16;
+  // Bounds the threads that handlers may occupy, waiting ones included.
+  int max_worker_threads = 256;
+  // Instead of init_method; then rank and world size are required.
+  std::shared_ptr<store::Store> store;
+  // Which ways of connecting may be used, best first; empty: all that work here. Known: "tcp".
+  std::vector<std::string> transports;
+  // Connect to every worker before init returns; else on first use.
+  bool connect_at_init = false;
+  // How long to wait for all workers to join.
+  absl::Duration join_timeout = absl::Seconds(300);
+  // How long a connection may take to be established.
+  absl::Duration connect_timeout = absl::Seconds(10);
+  // What is accepted from other processes.
+  Limits limits;
+};
+
+using TensorPipeRpcBackendOptions = RpcBackendOptions;
+
+}  // namespace gradwire::rpc

@@ -1,0 +1,253 @@
+#include "rpc/peers.h"
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "rpc/codec_containers.h"
+#include "rpc/link.h"
+
+namespace gradwire::rpc {
+namespace {
+
+constexpr uint32_t kProtocolVersion = 1;
+
+}  // namespace
+
+Peers::Peers(std::vector<std::unique_ptr<transport::Transport>> transports, Sink& sink, TimerQueue& timers,
+             absl::Duration connect_timeout)
+    : transports_(std::move(transports)), sink_(sink), timers_(timers), connect_timeout_(connect_timeout) {}
+
+Peers::~Peers() { shutdown(absl::CancelledError("the agent is gone"), absl::ZeroDuration()); }
+
+absl::StatusOr<proto::WorkerRecord> Peers::listen(const Worker& self) {
+  self_ = self;
+  proto::WorkerRecord record;
+  record.set_name(self.name);
+  record.set_id(self.id);
+  record.set_incarnation(self.incarnation);
+  for (const auto& transport : transports_) {
+    absl::StatusOr<std::string> address =
+        transport->listen([this](const std::shared_ptr<transport::Connection>& c) { return accept(c); });
+    if (!address.ok()) {
+      return with_context(address.status(), absl::StrCat("worker \"", self.name, "\" cannot listen by ",
+                                                         transport->name()));
+    }
+    proto::Address* entry = record.add_addresses();
+    entry->set_transport(transport->name());
+    entry->set_address(*address);
+  }
+  return record;
+}
+
+void Peers::set_workers(const std::vector<WorkerAddress>& workers) {
+  std::vector<std::shared_ptr<Link>> held;
+  {
+    MutexLock lock(mutex_);
+    for (const WorkerAddress& address : workers) {
+      auto peer = std::make_shared<Peer>();
+      peer->worker = address.worker;
+      peer->record = address.record;
+      peers_[address.worker.id] = std::move(peer);
+    }
+    ready_ = true;
+    held.swap(held_);
+  }
+  for (const std::shared_ptr<Link>& link : held) {
+    // What still comes in on the link queues behind what is held, until nothing is.
+    while (true) {
+      std::vector<Link::Held> messages;
+      {
+        MutexLock lock(mutex_);
+        messages.swap(link->held_);
+        if (messages.empty()) {
+          link->holds_ = false;
+          break;
+        }
+      }
+      for (auto& [envelope, buffers] : messages) dispatch(link, std::move(envelope), std::move(buffers));
+    }
+  }
+}
+
+std::vector<Worker> Peers::workers() const {
+  std::vector<Worker> workers;
+  MutexLock lock(mutex_);
+  for (const auto& [id, peer] : peers_) workers.push_back(peer->worker);
+  return workers;
+}
+
+absl::StatusOr<Worker> Peers::find(const std::string& name, int32_t id) const {
+  std::vector<std::string> names;
+  MutexLock lock(mutex_);
+  for (const auto& [peer_id, peer] : peers_) {
+    if (name.empty() ? peer_id == id : (peer->worker.name == name && (id < 0 || id == peer_id))) return peer->worker;
+    names.push_back(absl::StrCat("\"", peer->worker.name, "\" (", peer_id, ")"));
+  }
+  return absl::NotFoundError(absl::StrCat("no worker ", name.empty() ? absl::StrCat("with id ", id)
+                                                                     : absl::StrCat("\"", name, "\""),
+                                          " in the group; there are ", absl::StrJoin(names, ", ")));
+}
+
+absl::StatusOr<Worker> Peers::find_by_incarnation(uint64_t incarnation) const {
+  MutexLock lock(mutex_);
+  for (const auto& [id, peer] : peers_) {
+    if (peer->worker.incarnation == incarnation) return peer->worker;
+  }
+  return absl::NotFoundError(absl::StrCat("no worker of the group is incarnation ", absl::Hex(incarnation)));
+}
+
+std::shared_ptr<Peer> Peers::peer_of(const Worker& worker) const {
+  MutexLock lock(mutex_);
+  auto found = peers_.find(worker.id);
+  return found == peers_.end() ? nullptr : found->second;
+}
+
+absl::Status Peers::status(const Worker& worker) const {
+  std::shared_ptr<Peer> peer = peer_of(worker);
+  if (peer == nullptr) return absl::NotFoundError(absl::StrCat("no worker with id ", worker.id, " in the group"));
+  MutexLock lock(mutex_);
+  if (peer->worker.incarnation != worker.incarnation) {
+    return absl::AbortedError(absl::StrCat("worker \"", worker.name, "\" came back as a new incarnation"));
+  }
+  return peer->lost ? peer->lost_reason : absl::OkStatus();
+}
+
+absl::StatusOr<Peers::Receipt> Peers::send(const Worker& to, const proto::Envelope& envelope,
+                                           std::vector<transport::Buffer> buffers) {
+  GRADWIRE_RETURN_IF_ERROR(status(to));
+  GRADWIRE_ASSIGN_OR_RETURN(std::shared_ptr<Link> link, link_to(peer_of(to)));
+  transport::Message message{envelope.SerializeAsString(), std::move(buffers)};
+  const std::size_t size = message.byte_size();
+  std::shared_ptr<transport::Connection> connection;
+  {
+    MutexLock lock(mutex_);
+    connection = link->connection_;
+  }
+  absl::StatusOr<uint64_t> ticket = connection->send(std::move(message));
+  if (!ticket.ok()) {
+    return absl::Status(ticket.status().code(),
+                        absl::StrCat("sending to worker \"", to.name, "\": ", ticket.status().message()));
+  }
+  bytes_sent_.fetch_add(size, std::memory_order_relaxed);
+  return Receipt{link->number(), *ticket};
+}
+
+absl::Status Peers::reply(uint64_t number, const proto::Envelope& envelope, std::vector<transport::Buffer> buffers) {
+  std::shared_ptr<transport::Connection> connection;
+  {
+    MutexLock lock(mutex_);
+    auto link = links_.find(number);
+    if (link != links_.end()) connection = link->second->connection_;
+  }
+  if (connection == nullptr) return absl::UnavailableError("the connection is closed");
+  transport::Message message{envelope.SerializeAsString(), std::move(buffers)};
+  const std::size_t size = message.byte_size();
+  GRADWIRE_RETURN_IF_ERROR(connection->send(std::move(message)).status());
+  bytes_sent_.fetch_add(size, std::memory_order_relaxed);
+  return absl::OkStatus();
+}
+
+void Peers::capture(const Receipt& receipt) {
+  std::shared_ptr<transport::Connection> connection;
+  {
+    MutexLock lock(mutex_);
+    auto link = links_.find(receipt.link);
+    if (link != links_.end()) connection = link->second->connection_;
+  }
+  if (connection != nullptr) connection->capture(receipt.ticket);
+}
+
+absl::Status Peers::link_status(uint64_t link) const {
+  MutexLock lock(mutex_);
+  return links_.contains(link) ? absl::OkStatus() : absl::UnavailableError("the connection is closed");
+}
+
+absl::StatusOr<std::shared_ptr<Link>> Peers::link_to(const std::shared_ptr<Peer>& peer) {
+  // Held while connecting and while Hello is queued, so that nothing overtakes it; neither call blocks nor calls back.
+  MutexLock lock(mutex_);
+  if (stopping_) return absl::FailedPreconditionError("the agent has been shut down");
+  if (peer->link != nullptr) return peer->link;
+  absl::Status reasons;
+  for (const auto& transport : transports_) {
+    const bool to_self = peer->worker == self_;
+    if ((transport->name() == "loopback") != to_self) continue;
+    for (const proto::Address& address : peer->record.addresses()) {
+      if (address.transport() != transport->name()) continue;
+      auto link = std::make_shared<Link>(*this, next_link_++, peer);
+      absl::StatusOr<std::shared_ptr<transport::Connection>> connection =
+          transport->connect(address.address(), link, connect_timeout_);
+      if (!connection.ok()) {
+        reasons = connection.status();
+        continue;
+      }
+      link->connection_ = *std::move(connection);
+      links_[link->number()] = link;
+      peer->link = link;
+      introduce(*link, peer->worker.incarnation);
+      return link;
+    }
+  }
+  if (!reasons.ok()) return with_context(reasons, absl::StrCat("connecting to worker \"", peer->worker.name, "\""));
+  return absl::UnavailableError(
+      absl::StrCat("no transport reaches worker \"", peer->worker.name, "\": allow one that both sides have"));
+}
+
+void Peers::introduce(Link& link, uint64_t to_incarnation) {
+  proto::Envelope envelope;
+  proto::Hello& hello = *envelope.mutable_hello();
+  hello.set_protocol_version(kProtocolVersion);
+  hello.set_id(self_.id);
+  hello.set_name(self_.name);
+  hello.set_incarnation(self_.incarnation);
+  hello.set_to_incarnation(to_incarnation);
+  // A failure shows as on_closed.
+  (void)link.connection_->send({envelope.SerializeAsString(), {}});
+}
+
+std::shared_ptr<transport::ConnectionListener> Peers::accept(
+    const std::shared_ptr<transport::Connection>& connection) {
+  MutexLock lock(mutex_);
+  if (stopping_) return nullptr;
+  auto link = std::make_shared<Link>(*this, next_link_++, nullptr);
+  link->connection_ = connection;
+  links_[link->number()] = link;
+  link->hello_timer_ = timers_.schedule(
+      timers_.clock().now() + Link::kHelloTimeout, [weak = std::weak_ptr<Link>(link), connection] {
+        if (weak.lock() != nullptr) {
+          connection->close(absl::DeadlineExceededError("the other side did not introduce itself"));
+        }
+      });
+  return link;
+}
+
+void Peers::shutdown(const absl::Status& reason, absl::Duration flush) {
+  std::vector<std::shared_ptr<Link>> links;
+  {
+    MutexLock lock(mutex_);
+    if (!stopping_) {
+      stopping_ = true;
+      for (const auto& [number, link] : links_) links.push_back(link);
+    }
+  }
+  proto::Envelope goodbye;
+  status_to_proto(reason, *goodbye.mutable_goodbye()->mutable_reason());
+  const std::string header = goodbye.SerializeAsString();
+  for (const std::shared_ptr<Link>& link : links) {
+    (void)link->connection_->send({header, {}});
+    link->connection_->close(reason, flush);
+  }
+  // Each link goes out of the table when its connection has flushed; the transports cut what is left then.
+  const absl::Time deadline = Clock::system().now() + flush;
+  mutex_.lock();
+  while (!links_.empty() && Clock::system().now() < deadline) {
+    links_changed_.wait_for(mutex_, deadline - Clock::system().now());
+  }
+  mutex_.unlock();
+  for (const auto& transport : transports_) transport->shutdown();
+  MutexLock lock(mutex_);
+  for (auto& [id, peer] : peers_) peer->link = nullptr;
+  links_.clear();
+}
+
+}  // namespace gradwire::rpc

@@ -1,0 +1,127 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "base/mutex.h"
+#include "base/timer_queue.h"
+#include "proto/membership.pb.h"
+#include "proto/rpc.pb.h"
+#include "rpc/directory.h"
+#include "rpc/worker.h"
+#include "transport/transport.h"
+
+namespace gradwire::rpc {
+
+class Link;
+struct Peer;
+
+// The other workers of the group and the connections to them. Connects on first use, introduces itself and checks who
+// the other side is, tells a broken connection from a dead worker, and hands what arrives to the Sink.
+//
+// A worker is alive until its connection ends unasked; then it is looked for again at once, and after kProbes failed
+// attempts it is lost: for good, even if it should come back (Unavailable). One that says Goodbye is lost at once.
+//
+// Thread-safe. Owned by the agent; shutdown() before destruction.
+class Peers {
+ public:
+  // Hears of everything, on the transport's threads. Must not block.
+  class Sink {
+   public:
+    virtual ~Sink() = default;
+    // `link` is where an answer goes.
+    virtual void on_request(const Worker& from, uint64_t link, proto::Envelope envelope,
+                            std::vector<transport::Buffer> buffers) = 0;
+    virtual void on_response(const Worker& from, proto::Envelope envelope,
+                             std::vector<transport::Buffer> buffers) = 0;
+    virtual void on_cancel(const Worker& from, uint64_t link, uint64_t call_id) = 0;
+    // What was under way on the link is gone.
+    virtual void on_link_closed(const Worker& peer, uint64_t link, const absl::Status& reason) = 0;
+    // Once for each worker.
+    virtual void on_worker_lost(const Worker& peer, const absl::Status& reason) = 0;
+  };
+
+  struct Receipt {
+    uint64_t link = 0;
+    uint64_t ticket = 0;
+  };
+
+  // `transports`, best first; loopback, for calls to oneself, is among them.
+  Peers(std::vector<std::unique_ptr<transport::Transport>> transports, Sink& sink, TimerQueue& timers,
+        absl::Duration connect_timeout);
+  ~Peers();
+
+  // Starts to listen; returns this worker's record for the directory.
+  absl::StatusOr<proto::WorkerRecord> listen(const Worker& self);
+  // The members of the group, oneself included. Connections that came in earlier are served from here on.
+  void set_workers(const std::vector<WorkerAddress>& workers);
+
+  std::vector<Worker> workers() const;
+  absl::StatusOr<Worker> find(const std::string& name, int32_t id) const;
+  absl::StatusOr<Worker> find_by_incarnation(uint64_t incarnation) const;
+  // OK while the worker is not lost.
+  absl::Status status(const Worker& worker) const;
+
+  // Unavailable when the worker is lost, Aborted when the id belongs to another incarnation.
+  absl::StatusOr<Receipt> send(const Worker& to, const proto::Envelope& envelope,
+                               std::vector<transport::Buffer> buffers);
+  // To the other end of a link. Unavailable when it is closed.
+  absl::Status reply(uint64_t link, const proto::Envelope& envelope, std::vector<transport::Buffer> buffers);
+  void capture(const Receipt& receipt);
+  // Unavailable once the link is closed.
+  absl::Status link_status(uint64_t link) const;
+
+  uint64_t bytes_sent() const { return bytes_sent_.load(); }
+  uint64_t bytes_received() const { return bytes_received_.load(); }
+
+  // Says goodbye to all, flushing for at most `flush`, closes everything and joins. Idempotent.
+  void shutdown(const absl::Status& reason, absl::Duration flush);
+
+ private:
+  friend class Link;
+  static constexpr int kProbes = 3;
+
+  std::shared_ptr<transport::ConnectionListener> accept(const std::shared_ptr<transport::Connection>& connection);
+  // The connection to use; made if there is none.
+  absl::StatusOr<std::shared_ptr<Link>> link_to(const std::shared_ptr<Peer>& peer);
+  std::shared_ptr<Peer> peer_of(const Worker& worker) const;
+  absl::Status admit(const proto::Hello& hello, const std::shared_ptr<Link>& link);
+  void handle(const std::shared_ptr<Link>& link, proto::Envelope envelope, std::vector<transport::Buffer> buffers);
+  void dispatch(const std::shared_ptr<Link>& link, proto::Envelope envelope,
+                std::vector<transport::Buffer> buffers);
+  void leave(const std::shared_ptr<Link>& link, const proto::Goodbye& goodbye);
+  void on_closed(const std::shared_ptr<Link>& link, const absl::Status& reason);
+  void suspect(const std::shared_ptr<Peer>& peer, const absl::Status& reason);
+  void probe(const std::shared_ptr<Peer>& peer);
+  void lose(const std::shared_ptr<Peer>& peer, absl::Status reason);
+  void introduce(Link& link, uint64_t to_incarnation);
+  void refuse(const std::shared_ptr<Link>& link, const absl::Status& reason);
+
+  const std::vector<std::unique_ptr<transport::Transport>> transports_;
+  Sink& sink_;
+  TimerQueue& timers_;
+  const absl::Duration connect_timeout_;
+  Worker self_;  // Set once, by listen(), before anything can arrive.
+
+  mutable Mutex mutex_;
+  bool ready_ ABSL_GUARDED_BY(mutex_) = false;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  uint64_t next_link_ ABSL_GUARDED_BY(mutex_) = 1;
+  std::map<int32_t, std::shared_ptr<Peer>> peers_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_map<uint64_t, std::shared_ptr<Link>> links_ ABSL_GUARDED_BY(mutex_);
+  // Links on which something arrived before the directory was known.
+  std::vector<std::shared_ptr<Link>> held_ ABSL_GUARDED_BY(mutex_);
+  CondVar links_changed_;
+
+  std::atomic<uint64_t> bytes_sent_{0};
+  std::atomic<uint64_t> bytes_received_{0};
+};
+
+}  // namespace gradwire::rpc

@@ -1,0 +1,75 @@
+#pragma once
+
+#include <string>
+
+#include "rpc/registry.h"
+#include "rpc/serve.h"
+#include "rpc/type_ops.h"
+#include "rpc/type_name.h"
+
+// Registers what other workers may call. At namespace scope, in any namespace, in a library that both programs link
+// (gradwire_cc_library, or alwayslink = True). Names on the wire are fully qualified.
+//
+//   at::Tensor scale(const at::Tensor& x, double by);
+//   GRADWIRE_RPC(scale)
+//   GRADWIRE_RPC_AS("scale_by_vector", static_cast<at::Tensor (*)(const at::Tensor&, const at::Tensor&)>(&scale))
+//   GRADWIRE_RPC_CLASS(ParameterServer, int64_t)          // a constructor's parameter types
+//   GRADWIRE_RPC_SERIAL_CLASS(Counter)                    // one method at a time per object, in arrival order
+//   GRADWIRE_RPC_METHOD(ParameterServer, push)
+#define GRADWIRE_RPC(function) GRADWIRE_RPC_REGISTER_((::gradwire::rpc::registration_internal::function_entry<&function>()))
+#define GRADWIRE_RPC_AS(name, function) \
+  GRADWIRE_RPC_REGISTER_((::gradwire::rpc::registration_internal::function_entry<function>(name)))
+#define GRADWIRE_RPC_METHOD(type, method) \
+  GRADWIRE_RPC_REGISTER_((::gradwire::rpc::registration_internal::function_entry<&type::method>()))
+#define GRADWIRE_RPC_CLASS(type, ...)                                                       \
+  GRADWIRE_RPC_REGISTER_(                                                                   \
+      (::gradwire::rpc::registration_internal::class_entry<type __VA_OPT__(, ) __VA_ARGS__>(false)))
+#define GRADWIRE_RPC_SERIAL_CLASS(type, ...)                                                \
+  GRADWIRE_RPC_REGISTER_(                                                                   \
+      (::gradwire::rpc::registration_internal::class_entry<type __VA_OPT__(, ) __VA_ARGS__>(true)))
+
+#define GRADWIRE_RPC_REGISTER_(entry)                                              \
+  [[maybe_unused]] static const ::gradwire::rpc::Callee* const GRADWIRE_CONCAT_( \
+      gradwire_rpc_registered_, __COUNTER__) = entry;
+
+namespace gradwire::rpc {
+
+// The registry's entry for a function, method or class of this program; nullptr when it was not registered.
+template <auto F>
+inline const Callee* callee_of_function = nullptr;
+template <class T>
+inline const Callee* callee_of_class = nullptr;
+
+namespace registration_internal {
+
+template <auto F>
+const Callee* function_entry(std::string name = cpp_function_name<F>()) {
+  using Traits = FunctionTraits<decltype(F)>;
+  Callee callee;
+  callee.name = std::move(name);
+  callee.signature = Traits::signature();
+  callee.signature_hash = signature_hash(callee.signature);
+  callee.serve = &serve_internal::serve<F>;
+  if constexpr (Traits::kIsMethod) {
+    callee.kind = CalleeKind::kMethod;
+    callee.object_type = value_type_name<typename Traits::Object>();
+  }
+  callee_of_function<F> = Registry::instance().add(std::move(callee));
+  return callee_of_function<F>;
+}
+
+template <class T, class... A>
+const Callee* class_entry(bool serial) {
+  serial_class<T> = serial;
+  Callee callee;
+  callee.kind = CalleeKind::kConstructor;
+  callee.name = cpp_type_name<T>();
+  callee.signature = serve_internal::constructor_signature<A...>();
+  callee.signature_hash = signature_hash(callee.signature);
+  callee.serve = &serve_internal::construct<T, A...>;
+  callee_of_class<T> = Registry::instance().add(std::move(callee));
+  return callee_of_class<T>;
+}
+
+}  // namespace registration_internal
+}  // namespace gradwire::rpc

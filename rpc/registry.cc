@@ -1,0 +1,86 @@
+#include "rpc/registry.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace gradwire::rpc {
+namespace {
+
+constinit ServeHandler installed_operator_handler = nullptr;
+constinit ServeHandler installed_script_handler = nullptr;
+
+absl::string_view kind_name(CalleeKind kind) {
+  switch (kind) {
+    case CalleeKind::kFunction:
+      return "function";
+    case CalleeKind::kMethod:
+      return "method";
+    case CalleeKind::kConstructor:
+      return "class";
+  }
+  return "callee";
+}
+
+std::string key_of(CalleeKind kind, absl::string_view name) { return absl::StrCat(kind_name(kind), " ", name); }
+
+absl::string_view last_part(absl::string_view name) {
+  const std::size_t colon = name.rfind(':');
+  return colon == absl::string_view::npos ? name : name.substr(colon + 1);
+}
+
+}  // namespace
+
+Registry& Registry::instance() {
+  static Registry* registry = new Registry;
+  return *registry;
+}
+
+const Callee* Registry::add(Callee callee) {
+  MutexLock lock(mutex_);
+  std::string key = key_of(callee.kind, callee.name);
+  auto [entry, inserted] = callees_.try_emplace(key, nullptr);
+  if (inserted) {
+    entry->second = std::make_unique<Callee>(std::move(callee));
+  } else if (entry->second->serve != callee.serve) {
+    conflicts_.push_back(std::move(key));
+  }
+  return entry->second.get();
+}
+
+const Callee* Registry::find(CalleeKind kind, absl::string_view name) const {
+  MutexLock lock(mutex_);
+  auto found = callees_.find(key_of(kind, name));
+  return found == callees_.end() ? nullptr : found->second.get();
+}
+
+absl::Status Registry::conflicts() const {
+  MutexLock lock(mutex_);
+  if (conflicts_.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("two different callees are registered as: ", absl::StrJoin(conflicts_, ", "),
+                   "; give one of them another name with GRADWIRE_RPC_AS"));
+}
+
+absl::Status Registry::unknown(CalleeKind kind, absl::string_view name) const {
+  std::vector<std::string> alike;
+  {
+    MutexLock lock(mutex_);
+    for (const auto& [key, callee] : callees_) {
+      if (callee->kind == kind && last_part(callee->name) == last_part(name)) alike.push_back(callee->name);
+    }
+  }
+  std::sort(alike.begin(), alike.end());
+  return absl::NotFoundError(absl::StrCat(
+      "no ", kind_name(kind), " \"", name, "\" is registered here",
+      alike.empty() ? std::string() : absl::StrCat(" (there is ", absl::StrJoin(alike, ", "), ")"),
+      ": is the library that registers it linked into this program, and linked with alwayslink?"));
+}
+
+void set_operator_handler(ServeHandler handler) { installed_operator_handler = handler; }
+void set_script_handler(ServeHandler handler) { installed_script_handler = handler; }
+ServeHandler operator_handler() { return installed_operator_handler; }
+ServeHandler script_handler() { return installed_script_handler; }
+
+}  // namespace gradwire::rpc

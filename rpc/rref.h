@@ -1,0 +1,136 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "base/future.h"
+#include "rpc/agent.h"
+#include "rpc/codec.h"
+#include "rpc/rref/handle.h"
+#include "rpc/rref/service.h"
+#include "rpc/type_ops.h"
+
+namespace gradwire::rpc {
+
+// A reference to a value of type T that lives on one worker, its owner. Copyable, thread-safe, sendable as an argument
+// or a result at any depth. The value lives as long as any reference to it, anywhere. Include "rpc/rpc.h" to use it.
+//
+// Everything that waits or calls throws Error: Unavailable when the owner is dead, the creation's own error when the
+// value could not be made, DeadlineExceeded, FailedPrecondition when the agent has been shut down.
+template <class T>
+class RRef {
+ public:
+  // Refers to nothing; only assignment and destruction are of use.
+  RRef() = default;
+  // A value that the current agent owns.
+  explicit RRef(T value)
+      : RRef(Agent::current()->rrefs().own(std::make_shared<T>(std::move(value)), type_ops<T>())) {}
+  // For values that exist already, on `agent`.
+  RRef(Agent& agent, std::shared_ptr<T> value) : RRef(agent.rrefs().own(std::move(value), type_ops<T>())) {}
+  explicit RRef(std::shared_ptr<RRefHandle> handle) : handle_(std::move(handle)) {}
+
+  bool is_owner() const { return handle_->is_owner(); }
+  WorkerInfo owner() const { return handle_->owner().info(); }
+  std::string owner_name() const { return handle_->owner().name; }
+  // Whether the owner is known to have this reference in its table; true on the owner.
+  bool confirmed_by_owner() const { return handle_->confirmed().done() && handle_->confirmed().result().ok(); }
+  Future<void> confirmed() const { return handle_->confirmed(); }
+
+  // A copy of the value, here. On the owner nothing is encoded; elsewhere T must be sendable.
+  T to_here() const { return to_here_async().wait(); }
+  T to_here(absl::Duration timeout) const { return with_timeout(timeout).to_here(); }
+  Future<T> to_here_async() const;
+
+  // The value itself. FailedPrecondition anywhere but on the owner. Waits until the value has been made. The reference
+  // stays good while an RRef to the value does.
+  T& local_value() const;
+
+  // Methods of the referenced object: rref.rpc_sync<&ParameterServer::push>(gradient).
+  template <auto F, class... A>
+  auto rpc_sync(A&&... arguments) const;
+  template <auto F, class... A>
+  auto rpc_async(A&&... arguments) const;
+  template <auto F, class... A>
+  auto remote(A&&... arguments) const;
+
+  // Operators and TorchScript functions with the value as their first argument:
+  // rref.rpc_sync<at::Tensor>(Op("aten::view"), shape).
+  template <class R, class C, class... A>
+  R rpc_sync(const C& callee, A&&... arguments) const;
+  template <class R, class C, class... A>
+  Future<R> rpc_async(const C& callee, A&&... arguments) const;
+  template <class R, class C, class... A>
+  RRef<R> remote(const C& callee, A&&... arguments) const;
+
+  // The same reference, with calls through it that take at most `timeout`; zero or infinite: for ever.
+  RRef with_timeout(absl::Duration timeout) const {
+    RRef copy = *this;
+    copy.timeout_ = timeout;
+    return copy;
+  }
+
+  const std::shared_ptr<RRefHandle>& handle() const { return handle_; }
+
+ private:
+  std::shared_ptr<Agent> agent_or_throw() const {
+    std::shared_ptr<RRefService> service = handle_ == nullptr ? nullptr : handle_->service();
+    std::shared_ptr<Agent> agent = service == nullptr ? nullptr : service->agent();
+    if (agent == nullptr) {
+      throw Error(absl::FailedPreconditionError(handle_ == nullptr ? "the RRef is empty"
+                                                                   : "the RRef's agent has been shut down"));
+    }
+    return agent;
+  }
+  Destination destination() const {
+    Destination to(handle_->owner().info());
+    return timeout_ ? to.with_timeout(*timeout_) : to;
+  }
+
+  std::shared_ptr<RRefHandle> handle_;
+  std::optional<absl::Duration> timeout_;
+};
+
+template <class T>
+T& RRef<T>::local_value() const {
+  std::shared_ptr<Agent> agent = agent_or_throw();
+  if (!is_owner()) {
+    throw Error(absl::FailedPreconditionError(absl::StrCat("local_value on worker \"", agent->self().name,
+                                                           "\" of an RRef that \"", owner_name(), "\" owns: use "
+                                                           "to_here, or call a method of it")));
+  }
+  Promise<std::shared_ptr<void>> promise(agent->executor());
+  agent->rrefs().find(handle_->rref(),
+                      timeout_ && *timeout_ > absl::ZeroDuration() ? Clock::system().now() + *timeout_
+                                                                   : absl::InfiniteFuture(),
+                      [promise](absl::StatusOr<RRefService::Owned> owned) {
+                        if (owned.ok()) {
+                          promise.set_value(owned->value);
+                        } else {
+                          promise.set_error(owned.status());
+                        }
+                      });
+  return *static_cast<T*>(promise.future().wait().get());
+}
+
+template <class T>
+struct Codec<RRef<T>> {
+  static std::string type_name() { return absl::StrCat("RRef[", value_type_name<T>(), "]"); }
+  static absl::Status encode(const RRef<T>& value, Encoder& encoder, proto::Value& out) {
+    GRADWIRE_ASSIGN_OR_RETURN(uint32_t index, encoder.add_reference(value.handle()));
+    out.set_reference(index);
+    return absl::OkStatus();
+  }
+  static absl::StatusOr<RRef<T>> decode(const proto::Value& in, Decoder& decoder) {
+    if (in.kind_case() != proto::Value::kReference) return wrong_kind(type_name(), in);
+    GRADWIRE_ASSIGN_OR_RETURN(std::shared_ptr<RRefHandle> handle, decoder.reference(in.reference()));
+    if (handle->type() != value_type_name<T>()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("expected an RRef to a ", value_type_name<T>(), ", got one to a ", handle->type()));
+    }
+    return RRef<T>(std::move(handle));
+  }
+};
+
+}  // namespace gradwire::rpc

@@ -1,0 +1,49 @@
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "base/future.h"
+#include "rpc/id.h"
+#include "rpc/worker.h"
+
+namespace gradwire::rpc {
+
+class RRefService;
+
+// What all copies of an RRef in one process share: one fork of the value behind it, or, on the owner, one local
+// handle. Its destruction tells the service. Immutable; thread-safe; may outlive the agent.
+class RRefHandle {
+ public:
+  struct Parts {
+    std::weak_ptr<RRefService> service;
+    Id rref;
+    // Empty on the owner.
+    Id fork;
+    Worker owner;
+    std::string type;
+    // Completes when the value is there: at once but for handles made by remote().
+    Future<void> created;
+    // Completes when the owner has the fork in its table.
+    Future<void> confirmed;
+  };
+  explicit RRefHandle(Parts parts) : parts_(std::move(parts)) {}
+  ~RRefHandle();
+  RRefHandle(const RRefHandle&) = delete;
+  RRefHandle& operator=(const RRefHandle&) = delete;
+
+  const Id& rref() const { return parts_.rref; }
+  const Id& fork() const { return parts_.fork; }
+  bool is_owner() const { return !parts_.fork; }
+  const Worker& owner() const { return parts_.owner; }
+  const std::string& type() const { return parts_.type; }
+  const Future<void>& created() const { return parts_.created; }
+  const Future<void>& confirmed() const { return parts_.confirmed; }
+  // nullptr once the agent is gone.
+  std::shared_ptr<RRefService> service() const { return parts_.service.lock(); }
+
+ private:
+  const Parts parts_;
+};
+
+}  // namespace gradwire::rpc

@@ -1,0 +1,162 @@
+#include "rpc/script.h"
+
+#include <map>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include <torch/csrc/jit/api/compilation_unit.h>
+#include <torch/csrc/jit/api/module.h>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "base/error.h"
+#include "base/mutex.h"
+#include "rpc/registry.h"
+#include "rpc/torch_call.h"
+
+namespace gradwire::rpc {
+namespace {
+
+struct ScriptFunction {
+  torch::jit::Function* function = nullptr;
+  // The module of a method: its first argument.
+  std::optional<c10::IValue> self;
+};
+
+struct Package {
+  // Owns the functions. Modules own theirs through `self`.
+  std::shared_ptr<torch::jit::CompilationUnit> unit;
+  std::map<std::string, ScriptFunction> functions;
+};
+
+class Scripts {
+ public:
+  static Scripts& instance() {
+    static auto* const scripts = new Scripts;
+    return *scripts;
+  }
+
+  void add(const std::string& name, Package package) {
+    for (absl::string_view part : absl::StrSplit(name, '.')) {
+      if (part.empty()) {
+        throw Error(absl::InvalidArgumentError(absl::StrCat("\"", name, "\" is no name of a TorchScript package")));
+      }
+    }
+    auto entry = std::make_shared<const Package>(std::move(package));
+    MutexLock lock(mutex_);
+    if (!packages_.try_emplace(name, std::move(entry)).second) {
+      throw Error(absl::FailedPreconditionError(
+          absl::StrCat("a TorchScript package \"", name, "\" is registered already")));
+    }
+  }
+
+  struct Found {
+    std::shared_ptr<const Package> package;
+    const ScriptFunction* function = nullptr;
+  };
+
+  absl::StatusOr<Found> find(const std::string& name) const {
+    const std::size_t dot = name.rfind('.');
+    if (dot == std::string::npos) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("\"", name, "\" is no name of a TorchScript function: it needs \"package.function\""));
+    }
+    const std::string package_name = name.substr(0, dot);
+    std::shared_ptr<const Package> package;
+    {
+      MutexLock lock(mutex_);
+      auto found = packages_.find(package_name);
+      if (found == packages_.end()) {
+        std::vector<std::string> names;
+        for (const auto& [known, unused] : packages_) names.push_back(known);
+        return absl::NotFoundError(absl::StrCat("no TorchScript package \"", package_name,
+                                                "\" is registered here; there are: ", absl::StrJoin(names, ", ")));
+      }
+      package = found->second;
+    }
+    auto found = package->functions.find(name.substr(dot + 1));
+    if (found == package->functions.end()) {
+      std::vector<std::string> names;
+      for (const auto& [known, unused] : package->functions) names.push_back(known);
+      return absl::NotFoundError(absl::StrCat("no TorchScript function \"", name, "\" is registered here; \"",
+                                              package_name, "\" has: ", absl::StrJoin(names, ", ")));
+    }
+    return Found{std::move(package), &found->second};
+  }
+
+ private:
+  mutable Mutex mutex_;
+  std::map<std::string, std::shared_ptr<const Package>> packages_ ABSL_GUARDED_BY(mutex_);
+};
+
+absl::StatusOr<std::vector<c10::IValue>> prepare(const ServerCall& call, const ScriptFunction& function) {
+  GRADWIRE_ASSIGN_OR_RETURN(CallArguments arguments, torch_arguments(call));
+  if (function.self) arguments.positional.insert(arguments.positional.begin(), *function.self);
+  const c10::FunctionSchema& schema = function.function->getSchema();
+  auto stack = match_arguments(schema, arguments, Conversions::kNone);
+  if (!stack.ok()) stack = match_arguments(schema, arguments, Conversions::kImplicit);
+  if (!stack.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("\"", call.callee(), "\": ", stack.status().message(), "; it is ", toString(schema)));
+  }
+  return stack;
+}
+
+[[maybe_unused]] const bool installed = [] {
+  set_script_handler(&serve_script);
+  return true;
+}();
+
+}  // namespace
+
+void register_script(const std::string& package, std::shared_ptr<torch::jit::CompilationUnit> unit) {
+  Package entry;
+  for (torch::jit::Function* function : unit->get_functions()) entry.functions[function->name()] = {function, {}};
+  entry.unit = std::move(unit);
+  Scripts::instance().add(package, std::move(entry));
+}
+
+void register_script(const std::string& package, const std::string& source) {
+  std::shared_ptr<torch::jit::CompilationUnit> unit;
+  try {
+    unit = std::make_shared<torch::jit::CompilationUnit>(source);
+  } catch (const std::exception& error) {
+    throw Error(absl::InvalidArgumentError(
+        absl::StrCat("the TorchScript of \"", package, "\" does not compile: ", error.what())));
+  }
+  register_script(package, std::move(unit));
+}
+
+void register_script_module(const std::string& name, const torch::jit::Module& module) {
+  Package entry;
+  for (const torch::jit::Method& method : module.get_methods()) {
+    entry.functions[method.name()] = {&method.function(), module._ivalue()};
+  }
+  Scripts::instance().add(name, std::move(entry));
+}
+
+void serve_script(const std::shared_ptr<ServerCall>& call) {
+  try {
+    auto found = Scripts::instance().find(call->callee());
+    if (!found.ok()) {
+      call->fail(found.status());
+      return;
+    }
+    auto stack = prepare(*call, *found->function);
+    if (!stack.ok()) {
+      call->fail(stack.status());
+      return;
+    }
+    std::vector<c10::IValue> values = *std::move(stack);
+    found->function->function->run(values);
+    finish_torch_call(*call, std::move(values));
+  } catch (...) {
+    call->fail(with_context(status_from_exception(std::current_exception()), absl::StrCat("\"", call->callee(), "\"")));
+  }
+}
+
+}  // namespace gradwire::rpc

@@ -1,0 +1,154 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <tuple>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/error.h"
+#include "rpc/function_traits.h"
+#include "rpc/server_call.h"
+#include "rpc/type_ops.h"
+
+// How a registered C++ callee is served: decode, run, finish. One instantiation for each callee.
+namespace gradwire::rpc::serve_internal {
+
+template <class Values>
+absl::StatusOr<Values> decode_arguments(const ServerCall& call) {
+  constexpr std::size_t kArity = std::tuple_size_v<Values>;
+  const IncomingPayload& in = call.arguments();
+  if (static_cast<std::size_t>(in.payload.values_size()) != kArity || in.payload.keywords_size() != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("\"", call.callee(), "\" takes ", kArity, " arguments, got ",
+                                                   in.payload.values_size(), " and ", in.payload.keywords_size(),
+                                                   " by keyword"));
+  }
+  Decoder decoder = in.decoder();
+  return [&]<std::size_t... I>(std::index_sequence<I...>) -> absl::StatusOr<Values> {
+    absl::Status status;
+    std::tuple<std::optional<std::tuple_element_t<I, Values>>...> parts;
+    [[maybe_unused]] auto decode_one = [&]<std::size_t J>(std::integral_constant<std::size_t, J>) {
+      auto value = decode_value<std::tuple_element_t<J, Values>>(in.payload.values(J), decoder);
+      if (!value.ok()) {
+        status = with_context(value.status(), absl::StrCat("argument ", J + 1, " of \"", call.callee(), "\""));
+        return false;
+      }
+      std::get<J>(parts).emplace(*std::move(value));
+      return true;
+    };
+    if (!(decode_one(std::integral_constant<std::size_t, I>()) && ...)) return status;
+    return Values(*std::move(std::get<I>(parts))...);
+  }(std::make_index_sequence<kArity>());
+}
+
+// What must live until the Future that a handler returned completes: a coroutine copies no reference parameter.
+template <class Values>
+struct Frame {
+  std::shared_ptr<ServerCall> call;
+  std::optional<Values> arguments;
+};
+
+// Lets go of the arguments first: a handler that returns what it was given has then the only copy.
+template <class R, class Values>
+void finish(Frame<Values>& frame, R value) {
+  auto held = std::make_shared<R>(std::move(value));
+  frame.arguments.reset();
+  frame.call->release_arguments();
+  frame.call->finish(std::move(held), type_ops<R>());
+}
+
+// `run` calls the user's function with the frame's arguments.
+template <class Returned, class Values, class Run>
+void run_and_finish(const std::shared_ptr<Frame<Values>>& frame, Run run) {
+  try {
+    if constexpr (future_internal::kIsFuture<Returned>) {
+      using T = typename Returned::value_type;
+      Returned future = run();
+      if (!future.valid()) {
+        frame->call->fail(absl::InternalError(absl::StrCat("\"", frame->call->callee(), "\" returned an empty Future")));
+        return;
+      }
+      // The caller's giving up reaches the handler's own calls through its CallContext; the future is not cancelled
+      // here, because the handler may share it.
+      future.on_ready_inline([frame](const typename Returned::Result& result) {
+        // Completed on any thread, perhaps with user code below: encoding and destructors run on the executor.
+        frame->call->executor()->post_or_run([frame, result] {
+          if (!future_internal::status_of(result).ok()) {
+            frame->call->fail(future_internal::status_of(result));
+          } else if constexpr (std::is_void_v<T>) {
+            finish<std::monostate>(*frame, std::monostate());
+          } else {
+            finish<T>(*frame, *result);
+          }
+        });
+      });
+    } else if constexpr (std::is_void_v<Returned>) {
+      run();
+      finish<std::monostate>(*frame, std::monostate());
+    } else {
+      finish<std::decay_t<Returned>>(*frame, run());
+    }
+  } catch (...) {
+    absl::Status status = status_from_exception(std::current_exception());
+    frame->call->fail(with_context(status, absl::StrCat("\"", frame->call->callee(), "\"")));
+  }
+}
+
+// A parameter declared as P gets the decoded value: moved unless it takes an lvalue.
+template <class P, class V>
+decltype(auto) pass(V& value) {
+  if constexpr (std::is_lvalue_reference_v<P>) {
+    return static_cast<V&>(value);
+  } else {
+    return std::move(value);
+  }
+}
+
+template <auto F>
+void serve(const std::shared_ptr<ServerCall>& call) {
+  using Traits = FunctionTraits<decltype(F)>;
+  using Values = typename Traits::Values;
+  absl::StatusOr<Values> arguments = decode_arguments<Values>(*call);
+  if (!arguments.ok()) {
+    call->fail(arguments.status());
+    return;
+  }
+  auto frame = std::make_shared<Frame<Values>>(Frame<Values>{call, *std::move(arguments)});
+  run_and_finish<typename Traits::Returned>(frame, [&]() -> decltype(auto) {
+    return [&]<std::size_t... I>(std::index_sequence<I...>) -> decltype(auto) {
+      using Parameters = typename Traits::Parameters;
+      if constexpr (Traits::kIsMethod) {
+        auto* object = static_cast<typename Traits::Object*>(call->target().get());
+        return (object->*F)(pass<std::tuple_element_t<I, Parameters>>(std::get<I>(*frame->arguments))...);
+      } else {
+        return F(pass<std::tuple_element_t<I, Parameters>>(std::get<I>(*frame->arguments))...);
+      }
+    }(std::make_index_sequence<Traits::kArity>());
+  });
+}
+
+template <class T, class... A>
+void construct(const std::shared_ptr<ServerCall>& call) {
+  using Values = std::tuple<std::decay_t<A>...>;
+  absl::StatusOr<Values> arguments = decode_arguments<Values>(*call);
+  if (!arguments.ok()) {
+    call->fail(arguments.status());
+    return;
+  }
+  try {
+    std::shared_ptr<T> object = std::apply(
+        [](auto&&... argument) { return std::make_shared<T>(std::move(argument)...); }, *std::move(arguments));
+    call->release_arguments();
+    call->finish(std::move(object), type_ops<T>());
+  } catch (...) {
+    call->fail(with_context(status_from_exception(std::current_exception()),
+                            absl::StrCat("constructing \"", call->callee(), "\"")));
+  }
+}
+
+template <class... A>
+std::string constructor_signature() {
+  return CallableTraits<void, void, A...>::signature();
+}
+
+}  // namespace gradwire::rpc::serve_internal

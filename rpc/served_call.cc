@@ -1,0 +1,257 @@
+#include "rpc/served_call.h"
+
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "base/error.h"
+#include "rpc/agent.h"
+#include "rpc/call_context.h"
+#include "rpc/codec_containers.h"
+#include "rpc/peers.h"
+#include "rpc/registry.h"
+
+namespace gradwire::rpc {
+
+std::string callee_of(const proto::Request& request) {
+  switch (request.callee_case()) {
+    case proto::Request::kFunction:
+      return request.function();
+    case proto::Request::kMethod:
+      return request.method();
+    case proto::Request::kConstructor:
+      return request.constructor();
+    case proto::Request::kOperator:
+      return request.operator_();
+    case proto::Request::kScript:
+      return request.script();
+    case proto::Request::kFetch:
+      return "to_here";
+    default:
+      return "nothing";
+  }
+}
+
+ServedCall::ServedCall(Parts parts)
+    : parts_(std::move(parts)), executor_(parts_.agent->executor()), callee_(callee_of(parts_.request)) {
+  parts_.deadline = parts_.request.timeout_us() <= 0
+                        ? absl::InfiniteFuture()
+                        : Clock::system().now() + absl::Microseconds(parts_.request.timeout_us());
+}
+
+ServedCall::~ServedCall() {
+  if (!ended_.load()) fail(absl::InternalError(absl::StrCat("\"", callee_, "\" was dropped without an answer")));
+}
+
+void ServedCall::run() {
+  AgentGuard guard(parts_.agent);
+  ExecutionSlot<CallContext>::Scope call_scope(
+      std::make_shared<CallContext>(parts_.from, parts_.deadline, parts_.token));
+  state_ = ExecutionState::capture();
+  // Nobody waits any more: do not begin.
+  if (absl::Status gone = parts_.token.reason(); !gone.ok()) {
+    fail(gone);
+    return;
+  }
+  if (Clock::system().now() >= parts_.deadline) {
+    fail(absl::DeadlineExceededError(absl::StrCat("\"", callee_, "\" had to wait for its turn until its time was up")));
+    return;
+  }
+  decode_and_serve();
+}
+
+void ServedCall::decode_and_serve() {
+  arguments_.payload = std::move(*parts_.request.mutable_arguments());
+  arguments_.references = std::move(parts_.references);
+  if (arguments_.payload.tensors_size() > 0) {
+    if (tensor_backend() == nullptr) {
+      fail(absl::InvalidArgumentError(
+          absl::StrCat("\"", callee_, "\" got a tensor, but this program was linked without libtorch")));
+      return;
+    }
+    auto tensors = tensor_backend()->decode(arguments_.payload, std::move(parts_.buffers));
+    if (!tensors.ok()) {
+      fail(with_context(tensors.status(), absl::StrCat("the arguments of \"", callee_, "\"")));
+      return;
+    }
+    arguments_.tensors = *std::move(tensors);
+  }
+  if (!arguments_.payload.has_graph()) {
+    dispatch();
+    return;
+  }
+  GraphHook* hook = parts_.agent->graph_hook();
+  if (hook == nullptr) {
+    fail(absl::FailedPreconditionError(
+        absl::StrCat("\"", callee_, "\" was called in an autograd context, but this program was linked without "
+                     "//autograd")));
+    return;
+  }
+  // Admission may come at once, on this thread: then the handler runs here and now.
+  hook->admit(parts_.from, arguments_.payload.graph(), parts_.deadline,
+              [self = shared_from_this(), thread = std::this_thread::get_id()](absl::Status status) {
+                if (self->admitting_.load() && std::this_thread::get_id() == thread) {
+                  self->admission_ = std::move(status);
+                  return;
+                }
+                self->executor_->post_or_run([self, status = std::move(status)] {
+                  ScopedExecutionState scope(self->state_);
+                  self->admitted(status);
+                });
+              });
+  admitting_.store(false);
+  if (admission_.has_value()) admitted(*std::move(admission_));
+}
+
+void ServedCall::admitted(absl::Status status) {
+  if (status.ok()) {
+    status = parts_.agent->graph_hook()->incoming_request(parts_.from, arguments_.tensors.get(), arguments_.payload);
+  }
+  if (!status.ok()) {
+    fail(with_context(status, absl::StrCat("\"", callee_, "\"")));
+    return;
+  }
+  state_ = ExecutionState::capture();
+  dispatch();
+}
+
+void ServedCall::dispatch() {
+  const proto::Request& request = parts_.request;
+  const Callee* callee = nullptr;
+  CalleeKind kind = CalleeKind::kFunction;
+  switch (request.callee_case()) {
+    case proto::Request::kFunction:
+      break;
+    case proto::Request::kMethod:
+      kind = CalleeKind::kMethod;
+      break;
+    case proto::Request::kConstructor:
+      kind = CalleeKind::kConstructor;
+      break;
+    case proto::Request::kOperator:
+    case proto::Request::kScript: {
+      const bool is_operator = request.callee_case() == proto::Request::kOperator;
+      ServeHandler handler = is_operator ? operator_handler() : script_handler();
+      if (handler == nullptr) {
+        fail(absl::NotFoundError(absl::StrCat("\"", callee_, "\": this program was linked without ",
+                                              is_operator ? "operators" : "TorchScript", " (//rpc)")));
+        return;
+      }
+      handler(shared_from_this());
+      return;
+    }
+    case proto::Request::kFetch: {
+      if (target_.value == nullptr) {
+        fail(absl::InvalidArgumentError("to_here without an RRef"));
+        return;
+      }
+      finish(target_.value, target_.type);
+      return;
+    }
+    default:
+      fail(absl::InvalidArgumentError("the request names nothing to call"));
+      return;
+  }
+  callee = Registry::instance().find(kind, callee_);
+  if (callee == nullptr) {
+    fail(Registry::instance().unknown(kind, callee_));
+    return;
+  }
+  // A constructor's caller does not know its parameter types; the arguments are checked one by one.
+  if (kind != CalleeKind::kConstructor && request.signature() != callee->signature_hash) {
+    fail(absl::InvalidArgumentError(
+        absl::StrCat("\"", callee_, "\" has another signature on worker \"", parts_.agent->self().name, "\": ",
+                     callee->signature, "; build both programs from the same source")));
+    return;
+  }
+  if (kind == CalleeKind::kMethod) {
+    if (absl::Status checked = check_object(*callee); !checked.ok()) {
+      fail(checked);
+      return;
+    }
+  }
+  callee->serve(shared_from_this());
+}
+
+absl::Status ServedCall::check_object(const Callee& callee) const {
+  const TypeOps* type = target_.type;
+  if (type == nullptr) return absl::InvalidArgumentError(absl::StrCat("\"", callee_, "\" was called without an object"));
+  if (callee.object_type != type->name()) {
+    return absl::InvalidArgumentError(absl::StrCat("\"", callee_, "\" was called on an object of type ", type->name(),
+                                                   ", it belongs to ", callee.object_type));
+  }
+  return absl::OkStatus();
+}
+
+bool ServedCall::end() { return !ended_.exchange(true); }
+
+void ServedCall::answer(proto::Envelope envelope, std::vector<transport::Buffer> buffers) {
+  const proto::Payload& result = envelope.response().result();
+  if (!parts_.server->peers_.reply(parts_.link, envelope, std::move(buffers)).ok()) {
+    // The caller is gone: what the answer carried stays here.
+    parts_.server->rrefs_.undo(result, parts_.from);
+    if (result.has_graph() && parts_.agent->graph_hook() != nullptr) {
+      parts_.agent->graph_hook()->outgoing_failed(parts_.from, result.graph());
+    }
+  }
+  parts_.server->ended(*this);
+  if (on_ended_) on_ended_();
+}
+
+void ServedCall::finish(std::shared_ptr<void> value, const TypeOps* type) {
+  if (!end()) return;
+  ScopedExecutionState scope(state_);
+  proto::Envelope envelope;
+  proto::Response& response = *envelope.mutable_response();
+  response.set_call_id(parts_.request.call_id());
+  std::vector<transport::Buffer> buffers;
+  if (is_remote()) {
+    parts_.server->rrefs_.set_value(from_proto(parts_.request.result_rref()),
+                                    RRefService::Owned{std::move(value), type, nullptr});
+  } else {
+    absl::Status encoded = encode_result(std::move(value), type, response, buffers);
+    if (!encoded.ok()) {
+      parts_.server->rrefs_.undo(response.result(), parts_.from);
+      response.clear_result();
+      buffers.clear();
+      status_to_proto(
+          with_worker(with_context(encoded, absl::StrCat("the result of \"", callee_, "\"")), agent().self().name),
+          *response.mutable_status());
+    }
+  }
+  answer(std::move(envelope), std::move(buffers));
+}
+
+absl::Status ServedCall::encode_result(std::shared_ptr<void> value, const TypeOps* type, proto::Response& response,
+                                       std::vector<transport::Buffer>& buffers) {
+  if (type->encode == nullptr) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a ", type->name(), " cannot travel: it has no Codec; keep it here with remote()"));
+  }
+  proto::Payload& payload = *response.mutable_result();
+  std::unique_ptr<Encoder::References> references = parts_.server->rrefs_.encoder(parts_.from, /*is_answer=*/true);
+  Encoder encoder(payload, references.get());
+  GRADWIRE_RETURN_IF_ERROR(type->encode(value.get(), encoder, *payload.add_values()));
+  value.reset();
+  std::unique_ptr<TensorSet> tensors = encoder.take_tensors();
+  if (GraphHook* hook = parts_.agent->graph_hook()) {
+    GRADWIRE_RETURN_IF_ERROR(hook->outgoing(parts_.from, tensors.get(), payload));
+  }
+  if (tensors == nullptr) return absl::OkStatus();
+  return tensor_backend()->encode(*tensors, TensorSharing::kCapture, payload, buffers);
+}
+
+void ServedCall::fail(absl::Status status) {
+  if (!end()) return;
+  status = with_worker(std::move(status), agent().self().name);
+  if (is_remote()) parts_.server->rrefs_.set_value(from_proto(parts_.request.result_rref()), status);
+  proto::Envelope envelope;
+  proto::Response& response = *envelope.mutable_response();
+  response.set_call_id(parts_.request.call_id());
+  status_to_proto(status, *response.mutable_status());
+  answer(std::move(envelope), {});
+}
+
+void ServedCall::release_arguments() { arguments_ = IncomingPayload(); }
+
+}  // namespace gradwire::rpc

@@ -1,0 +1,90 @@
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "base/cancellation.h"
+#include "base/execution_state.h"
+#include "proto/rpc.pb.h"
+#include "rpc/registry.h"
+#include "rpc/rref/service.h"
+#include "rpc/server.h"
+#include "rpc/server_call.h"
+
+namespace gradwire::rpc {
+
+// One request on its way through the server. Its life: parsed (on the transport's thread) -> its target found -> its
+// turn in a queue -> admitted to its context -> running -> ended, by finish() or fail(), once.
+class ServedCall : public ServerCall, public std::enable_shared_from_this<ServedCall> {
+ public:
+  struct Parts {
+    Server* server = nullptr;
+    std::shared_ptr<Agent> agent;
+    Worker from;
+    uint64_t link = 0;
+    proto::Request request;
+    std::vector<transport::Buffer> buffers;
+    std::vector<std::shared_ptr<RRefHandle>> references;
+    absl::Time deadline;
+    CancellationToken token;
+  };
+  explicit ServedCall(Parts parts);
+  // A call that nobody ended fails with Internal.
+  ~ServedCall() override;
+
+  Agent& agent() const override { return *parts_.agent; }
+  const std::shared_ptr<Executor>& executor() const override { return executor_; }
+  const std::string& callee() const override { return callee_; }
+  const IncomingPayload& arguments() const override { return arguments_; }
+  const std::shared_ptr<void>& target() const override { return target_.value; }
+  const TypeOps* target_type() const override { return target_.type; }
+  void finish(std::shared_ptr<void> value, const TypeOps* type) override;
+  void fail(absl::Status status) override;
+  void release_arguments() override;
+
+  const proto::Request& request() const { return parts_.request; }
+  const Worker& from() const { return parts_.from; }
+  uint64_t link() const { return parts_.link; }
+  absl::Time deadline() const { return parts_.deadline; }
+
+  void set_target(RRefService::Owned target) { target_ = std::move(target); }
+  // Called once when the call has ended.
+  void on_ended(absl::AnyInvocable<void()> callback) { on_ended_ = std::move(callback); }
+
+  // Decodes and runs the callee; on an executor thread, in the clean state.
+  void run();
+
+ private:
+  void decode_and_serve();
+  void admitted(absl::Status status);
+  // A method must be called on an object of its class.
+  absl::Status check_object(const Callee& callee) const;
+  void dispatch();
+  bool is_remote() const { return parts_.request.has_result_rref(); }
+  bool end();
+  void answer(proto::Envelope envelope, std::vector<transport::Buffer> buffers);
+  absl::Status encode_result(std::shared_ptr<void> value, const TypeOps* type, proto::Response& response,
+                             std::vector<transport::Buffer>& buffers);
+
+  Parts parts_;
+  const std::shared_ptr<Executor> executor_;
+  const std::string callee_;
+  IncomingPayload arguments_;
+  RRefService::Owned target_;
+  // What the handler runs in: agent, call, context.
+  ExecutionState state_;
+  absl::AnyInvocable<void()> on_ended_;
+  // Whether the thread that asks for admission is still asking, and what it was told meanwhile.
+  std::atomic<bool> admitting_{true};
+  absl::optional<absl::Status> admission_;
+  std::atomic<bool> ended_{false};
+};
+
+// What a request calls, for messages: the registered name, "aten::add", "fetch".
+std::string callee_of(const proto::Request& request);
+
+}  // namespace gradwire::rpc

@@ -1,0 +1,235 @@
+#include "rpc/server.h"
+
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "base/error.h"
+#include "rpc/agent.h"
+#include "rpc/codec_containers.h"
+#include "rpc/peers.h"
+#include "rpc/rref/service.h"
+#include "rpc/served_call.h"
+
+namespace gradwire::rpc {
+namespace {
+
+// How long a running ordered call keeps the next from starting: it has started for certain by then, and may be waiting
+// for the next one in a way that nobody sees.
+constexpr absl::Duration kStartTime = absl::Milliseconds(20);
+
+absl::Time deadline_of(const proto::Request& request) {
+  return request.timeout_us() <= 0 ? absl::InfiniteFuture()
+                                   : Clock::system().now() + absl::Microseconds(request.timeout_us());
+}
+
+}  // namespace
+
+Server::Server(Agent& agent, Peers& peers, RRefService& rrefs, std::shared_ptr<ThreadPool> executor)
+    : agent_(agent), peers_(peers), rrefs_(rrefs), executor_(std::move(executor)) {}
+
+void Server::refuse(uint64_t link, uint64_t call_id, const absl::Status& status) {
+  proto::Envelope envelope;
+  envelope.mutable_response()->set_call_id(call_id);
+  status_to_proto(with_worker(status, agent_.self().name), *envelope.mutable_response()->mutable_status());
+  (void)peers_.reply(link, envelope, {});
+}
+
+void Server::on_request(const Worker& from, uint64_t link, proto::Envelope envelope,
+                        std::vector<transport::Buffer> buffers) {
+  if (envelope.request().has_service()) {
+    serve_service(from, link, std::move(envelope), std::move(buffers));
+    return;
+  }
+  proto::Request& request = *envelope.mutable_request();
+  const uint64_t call_id = request.call_id();
+  std::shared_ptr<Agent> agent = agent_.weak_from_this().lock();
+  if (agent == nullptr) return;
+
+  // References first, and whatever happens to the call: dropping the handles gives them back.
+  auto references = rrefs_.receive(request.arguments(), from);
+  if (!references.ok()) {
+    refuse(link, call_id, references.status());
+    return;
+  }
+  CancellationSource source;
+  absl::Status stopped;
+  {
+    MutexLock lock(mutex_);
+    stopped = stopped_;
+    // A second request with the number of one that runs can only be a repetition.
+    if (stopped.ok() && !calls_.try_emplace({link, call_id}, source).second) return;
+  }
+  auto call = std::make_shared<ServedCall>(ServedCall::Parts{this, std::move(agent), from, link, std::move(request),
+                                                             std::move(buffers), *std::move(references),
+                                                             absl::Time(), source.token()});
+  if (!stopped.ok()) {
+    call->fail(stopped);
+    return;
+  }
+  if (call->request().has_result_rref()) {
+    rrefs_.begin_value(from_proto(call->request().result_rref()), from_proto(call->request().result_fork()), from);
+  }
+  if (!call->request().has_target()) {
+    enqueue(std::move(call), nullptr);
+    return;
+  }
+  // Found at once in the usual case, so that calls on an object queue in the order in which they arrived.
+  rrefs_.find(from_proto(call->request().target()), call->deadline(),
+              [this, call](absl::StatusOr<RRefService::Owned> target) mutable {
+                if (!target.ok()) {
+                  call->fail(with_context(target.status(), absl::StrCat("\"", call->callee(), "\"")));
+                  return;
+                }
+                std::shared_ptr<Strand> strand = target->strand;
+                call->set_target(*std::move(target));
+                enqueue(std::move(call), strand);
+              });
+}
+
+void Server::enqueue(std::shared_ptr<ServedCall> call, const std::shared_ptr<Strand>& object_strand) {
+  if (object_strand != nullptr) {
+    // The next method starts when this one's Future, if it returned one, has completed.
+    object_strand->post([call = std::move(call)](Strand::Next next) mutable {
+      call->on_ended(std::move(next));
+      call->run();
+    });
+    return;
+  }
+  if (call->request().order_key() != 0) {
+    order_strand(call->from(), call->request().order_key())->post([this, call = std::move(call)](Strand::Next next) {
+      // Started is what was promised, not finished: the next may start when this one returns, waits, or has run for a
+      // while.
+      auto once = std::make_shared<Strand::Next>(std::move(next));
+      const uint64_t timer =
+          agent_.timers().schedule(agent_.timers().clock().now() + kStartTime, [once] { (*once)(); });
+      BlockingListener listener = [once] { (*once)(); };
+      BlockingListener* previous = set_blocking_listener(&listener);
+      call->run();
+      set_blocking_listener(previous);
+      agent_.timers().cancel(timer);
+      (*once)();
+    });
+    return;
+  }
+  executor_->post_clean([call = std::move(call)] { call->run(); });
+}
+
+std::shared_ptr<Strand> Server::order_strand(const Worker& from, uint64_t key) {
+  MutexLock lock(mutex_);
+  std::weak_ptr<Strand>& slot = strands_[{from.incarnation, key}];
+  std::shared_ptr<Strand> strand = slot.lock();
+  if (strand == nullptr) {
+    strand = std::make_shared<Strand>(executor_);
+    slot = strand;
+    // Callers' threads come and go: forget the strands that nobody uses any more.
+    if (strands_.size() > 1024) {
+      absl::erase_if(strands_, [](const auto& entry) { return entry.second.expired(); });
+    }
+  }
+  return strand;
+}
+
+void Server::serve_service(const Worker& from, uint64_t link, proto::Envelope envelope,
+                           std::vector<transport::Buffer> buffers) {
+  {
+    MutexLock lock(mutex_);
+    if (!stopped_.ok()) return;
+    ++services_under_way_;
+  }
+  auto request = std::make_shared<proto::Request>(std::move(*envelope.mutable_request()));
+  std::shared_ptr<Agent> agent = agent_.weak_from_this().lock();
+  auto done = [this, agent, link, call_id = request->call_id()](absl::StatusOr<ServiceReply> reply) {
+    if (agent == nullptr) return;
+    proto::Envelope out;
+    proto::Response& response = *out.mutable_response();
+    response.set_call_id(call_id);
+    std::vector<transport::Buffer> out_buffers;
+    if (reply.ok()) {
+      response.set_body(std::move(reply->body));
+      if (reply->tensors != nullptr) {
+        absl::Status encoded = tensor_backend()->encode(*reply->tensors, TensorSharing::kCapture,
+                                                        *response.mutable_result(), out_buffers);
+        if (!encoded.ok()) reply = encoded;
+      }
+    }
+    if (!reply.ok()) {
+      response.clear_body();
+      response.clear_result();
+      status_to_proto(with_worker(reply.status(), agent->self().name), *response.mutable_status());
+    }
+    (void)peers_.reply(link, out, std::move(out_buffers));
+    MutexLock lock(mutex_);
+    --services_under_way_;
+  };
+  executor_->post_clean([this, agent, from, request, buffers = std::move(buffers), done]() mutable {
+    if (agent == nullptr) return;
+    AgentGuard guard(agent);
+    ServiceCall call;
+    call.from = from;
+    call.service = request->service().number();
+    call.body = std::move(*request->mutable_service()->mutable_body());
+    call.deadline = deadline_of(*request);
+    // Exactly one answer leaves, whatever the extension does.
+    auto answered = std::make_shared<std::atomic<bool>>(false);
+    call.reply = [done, answered](absl::StatusOr<ServiceReply> reply) {
+      if (!answered->exchange(true)) done(std::move(reply));
+    };
+    if (request->arguments().tensors_size() > 0) {
+      if (tensor_backend() == nullptr) {
+        call.reply(absl::InvalidArgumentError("tensors sent to a program that was linked without libtorch"));
+        return;
+      }
+      auto tensors = tensor_backend()->decode(request->arguments(), std::move(buffers));
+      if (!tensors.ok()) {
+        call.reply(tensors.status());
+        return;
+      }
+      call.tensors = *std::move(tensors);
+    }
+    agent_.serve_service(std::move(call));
+  });
+}
+
+void Server::cancel(uint64_t link, uint64_t call_id, const absl::Status& reason) {
+  absl::optional<CancellationSource> source;
+  {
+    MutexLock lock(mutex_);
+    auto found = calls_.find({link, call_id});
+    if (found != calls_.end()) source = found->second;
+  }
+  if (source) source->cancel(reason);
+}
+
+void Server::cancel_link(uint64_t link, const absl::Status& reason) {
+  std::vector<CancellationSource> sources;
+  {
+    MutexLock lock(mutex_);
+    for (const auto& [key, source] : calls_) {
+      if (key.first == link) sources.push_back(source);
+    }
+  }
+  for (const CancellationSource& source : sources) source.cancel(reason);
+}
+
+void Server::stop(const absl::Status& reason) {
+  std::vector<CancellationSource> sources;
+  {
+    MutexLock lock(mutex_);
+    if (!stopped_.ok()) return;
+    stopped_ = reason;
+    for (const auto& [key, source] : calls_) sources.push_back(source);
+  }
+  for (const CancellationSource& source : sources) source.cancel(reason);
+}
+
+void Server::ended(const ServedCall& call) {
+  served_.fetch_add(1, std::memory_order_relaxed);
+  MutexLock lock(mutex_);
+  calls_.erase({call.link(), call.request().call_id()});
+}
+
+std::size_t Server::under_way() const {
+  MutexLock lock(mutex_);
+  return calls_.size() + services_under_way_;
+}
+
+}  // namespace gradwire::rpc

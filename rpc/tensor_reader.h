@@ -1,0 +1,37 @@
+#pragma once
+
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "absl/status/statusor.h"
+#include "proto/value.pb.h"
+#include "transport/message.h"
+
+namespace gradwire::rpc {
+
+// Makes tensors out of the descriptions and buffers of one message, all of them hostile. Lives for one message; not
+// thread-safe. Exceptions of libtorch pass through.
+class TensorReader {
+ public:
+  explicit TensorReader(std::vector<transport::Buffer> buffers) : buffers_(std::move(buffers)) {}
+
+  // InvalidArgument says what is wrong with the description.
+  absl::StatusOr<at::Tensor> read(const proto::Tensor& in);
+
+ private:
+  // The plain tensor of `dtype` that a description's sizes, strides and data make.
+  absl::StatusOr<at::Tensor> read_strided(const proto::Tensor& in, at::ScalarType dtype);
+  absl::StatusOr<at::Tensor> read_sparse_coo(const proto::Tensor& in, at::ScalarType dtype);
+  absl::StatusOr<at::Tensor> read_sparse_csr(const proto::Tensor& in, at::ScalarType dtype);
+  absl::StatusOr<at::Tensor> read_quantized(const proto::Tensor& in, at::ScalarType dtype);
+  // A component: row-major and of a plain dtype.
+  absl::StatusOr<at::Tensor> read_part(const proto::Tensor& in);
+
+  // The memory that holds the `size` bytes of a tensor, not 0. Each buffer is taken at most once.
+  absl::StatusOr<transport::Buffer> take_bytes(const proto::Tensor& in, std::size_t size);
+
+  std::vector<transport::Buffer> buffers_;
+};
+
+}  // namespace gradwire::rpc

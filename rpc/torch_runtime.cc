@@ -1,0 +1,90 @@
+// What base must know of libtorch: its exceptions, and the grad and inference mode of a thread. Linked alwayslink:
+// nothing names it.
+#include <cxxabi.h>
+
+#include <cstdlib>
+#include <memory>
+#include <typeinfo>
+
+#include <c10/core/AutogradState.h>
+#include <c10/core/DispatchKeySet.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/util/Exception.h>
+
+#include "absl/strings/str_cat.h"
+#include "base/error.h"
+#include "base/execution_state.h"
+
+namespace gradwire::rpc {
+namespace {
+
+// what() of c10's errors ends with a backtrace of this process, which helps nobody elsewhere.
+absl::Status translate(const std::exception& exception) {
+  const auto* error = dynamic_cast<const c10::Error*>(&exception);
+  if (error == nullptr) return absl::OkStatus();
+  int failed = 0;
+  std::unique_ptr<char, decltype(&std::free)> name(
+      abi::__cxa_demangle(typeid(*error).name(), nullptr, nullptr, &failed), &std::free);
+  const std::string message =
+      absl::StrCat(failed == 0 ? name.get() : "c10::Error", ": ", error->what_without_backtrace());
+  if (dynamic_cast<const c10::OutOfMemoryError*>(error) != nullptr) return absl::ResourceExhaustedError(message);
+  return absl::UnknownError(message);
+}
+
+struct Modes {
+  bool grad;
+  bool inference;
+};
+// The clean state, grad enabled outside inference mode, is nullptr.
+constexpr Modes kClean = {true, false};
+// Static, so that capturing counts no references.
+constexpr Modes kOthers[] = {{false, false}, {true, true}, {false, true}};
+
+Modes current_modes() {
+  const c10::AutogradState& state = c10::AutogradState::get_tls_state();
+  return {state.get_grad_mode(), state.get_inference_mode()};
+}
+
+ExecutionState::Value capture() {
+  const Modes now = current_modes();
+  for (const Modes& other : kOthers) {
+    if (now.grad == other.grad && now.inference == other.inference) {
+      return ExecutionState::Value(std::shared_ptr<const void>(), &other);
+    }
+  }
+  return nullptr;
+}
+
+void restore(const ExecutionState::Value& value) {
+  const Modes wanted = value == nullptr ? kClean : *static_cast<const Modes*>(value.get());
+  const Modes now = current_modes();
+  if (now.grad == wanted.grad && now.inference == wanted.inference) return;
+  c10::AutogradState state = c10::AutogradState::get_tls_state();
+  state.set_grad_mode(wanted.grad);
+  if (now.inference != wanted.inference) {
+    // The same as entering or leaving c10::InferenceMode, which exists as a scope only.
+    state.set_inference_mode(wanted.inference);
+    state.set_fw_grad_mode(!wanted.inference);
+    state.set_multithreading_enabled(!wanted.inference);
+    const c10::impl::LocalDispatchKeySet keys = c10::impl::tls_local_dispatch_key_set();
+    c10::impl::PODLocalDispatchKeySet next{};
+    if (wanted.inference) {
+      next.set_included(keys.included_.remove(c10::DispatchKey::ADInplaceOrView));
+      next.set_excluded(keys.excluded_ | c10::autograd_dispatch_keyset);
+    } else {
+      next.set_included(keys.included_.add(c10::DispatchKey::ADInplaceOrView));
+      next.set_excluded(keys.excluded_ - c10::autograd_dispatch_keyset);
+    }
+    c10::impl::_force_tls_local_dispatch_key_set(next);
+  }
+  c10::AutogradState::set_tls_state(state);
+}
+
+[[maybe_unused]] const bool installed = [] {
+  set_exception_translator(&translate);
+  register_execution_slot({&capture, &restore});
+  return true;
+}();
+
+}  // namespace
+}  // namespace gradwire::rpc

@@ -1,0 +1,40 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace gradwire::rpc {
+
+namespace type_name_internal {
+
+// The entity that a compiler names in __PRETTY_FUNCTION__ of a template with parameter `key` ("T = " or "F = "), in a
+// spelling that gcc and clang share: no '&' before functions, "(anonymous)" for unnamed namespaces, no spaces after
+// commas, "> >" closed up.
+std::string normalise(std::string_view pretty, std::string_view key);
+
+template <class T>
+std::string_view pretty_type() {
+  return __PRETTY_FUNCTION__;
+}
+template <auto F>
+std::string_view pretty_value() {
+  return __PRETTY_FUNCTION__;
+}
+
+}  // namespace type_name_internal
+
+// "ns::ParameterServer".
+template <class T>
+const std::string& cpp_type_name() {
+  static const std::string name = type_name_internal::normalise(type_name_internal::pretty_type<T>(), "T = ");
+  return name;
+}
+
+// "ns::scale", "ns::ParameterServer::push".
+template <auto F>
+const std::string& cpp_function_name() {
+  static const std::string name = type_name_internal::normalise(type_name_internal::pretty_value<F>(), "F = ");
+  return name;
+}
+
+}  // namespace gradwire::rpc

@@ -1,0 +1,47 @@
+#pragma once
+
+#include <string>
+#include <type_traits>
+
+#include "rpc/codec_containers.h"
+#include "rpc/server_call.h"
+#include "rpc/type_name.h"
+
+namespace gradwire::rpc {
+
+// Set by GRADWIRE_RPC_SERIAL_CLASS: one method at a time runs on each object of the class.
+template <class T>
+inline bool serial_class = false;
+
+// The name under which values of type T are known behind RRefs.
+template <class T>
+const std::string& value_type_name() {
+  static const std::string name = [] {
+    if constexpr (Sendable<T>) {
+      return std::string(Codec<T>::type_name());
+    } else {
+      return cpp_type_name<T>();
+    }
+  }();
+  return name;
+}
+
+template <class T>
+const TypeOps* type_ops() {
+  static const TypeOps ops = {
+      [] { return value_type_name<T>(); },
+      [] {
+        if constexpr (Sendable<T>) {
+          return +[](const void* value, Encoder& encoder, proto::Value& out) {
+            return Codec<T>::encode(*static_cast<const T*>(value), encoder, out);
+          };
+        } else {
+          return static_cast<absl::Status (*)(const void*, Encoder&, proto::Value&)>(nullptr);
+        }
+      }(),
+      [] { return serial_class<T>; },
+  };
+  return &ops;
+}
+
+}  // namespace gradwire::rpc

@@ -1,0 +1,29 @@
+#pragma once
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace gradwire::store {
+
+// A host (a name, an IPv4 address or an IPv6 address without brackets) and a port.
+struct Endpoint {
+  std::string host;
+  int port = 0;
+};
+
+// "host:port", with an IPv6 address in brackets.
+std::string to_string(const Endpoint& endpoint);
+// The reverse. InvalidArgument, naming `text`, unless it is that with a port from 0 to 65535.
+absl::StatusOr<Endpoint> parse_endpoint(absl::string_view text);
+// InvalidArgument unless the host is plausible and the port lies in [lowest_port, 65535].
+absl::Status check_endpoint(const Endpoint& endpoint, int lowest_port);
+
+bool is_ipv4(absl::string_view host);
+// With or without a zone ("fe80::1%eth0").
+bool is_ipv6(absl::string_view host);
+// Whether the host, as written, means this machine alone: localhost, 127.x.x.x, ::1.
+bool is_loopback(absl::string_view host);
+
+}  // namespace gradwire::store

@@ -1,0 +1,208 @@
+#include "store/file_store.h"
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <iterator>
+
+#include "absl/strings/str_cat.h"
+#include "base/error.h"
+#include "base/random_id.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace gradwire::store {
+namespace {
+
+class FileStoreTest : public testing::Test {
+ protected:
+  ~FileStoreTest() override { std::filesystem::remove(path_); }
+
+  std::string contents() const {
+    std::ifstream file(path_, std::ios::binary);
+    return {std::istreambuf_iterator<char>(file), {}};
+  }
+  void write(const std::string& bytes) const { std::ofstream(path_, std::ios::binary) << bytes; }
+
+  // Runs `body` in a process of its own, which ends with its result as exit status, or by SIGKILL for a
+  // negative one.
+  static pid_t in_child(const std::function<int()>& body) {
+    const pid_t child = fork();
+    if (child == 0) _exit(body());
+    return child;
+  }
+  static int status_of(pid_t child) {
+    int status = 0;
+    waitpid(child, &status, 0);
+    return status;
+  }
+
+  const std::string path_ = absl::StrCat(testing::TempDir(), "/file-store-", random_id());
+};
+
+TEST_F(FileStoreTest, KeysOutliveTheStoreThatHasNoWorldSize) {
+  { FileStore(path_).set("key", "value"); }
+  EXPECT_EQ(FileStore(path_).get("key"), "value");
+}
+
+TEST_F(FileStoreTest, TornTailOfAnyLengthIsCutOffByTheNextWriter) {
+  {
+    FileStore store(path_);
+    store.set("whole", "1");
+  }
+  const std::string whole = contents();
+  { FileStore(path_).set("torn", "0123456789"); }
+  const std::string both = contents();
+  for (std::size_t size = whole.size(); size < both.size(); ++size) {
+    write(both.substr(0, size));
+    FileStore store(path_);
+    ASSERT_EQ(store.get("whole"), "1") << size;
+    ASSERT_TRUE(absl::IsDeadlineExceeded(store.try_get("torn", absl::ZeroDuration()).status())) << size;
+    ASSERT_EQ(store.add("next", 1), 1) << size;
+    ASSERT_EQ(FileStore(path_).get("next"), "1") << size;
+  }
+  // All bytes there, the last one wrong: as when the system itself stopped.
+  std::string wrong = both;
+  wrong.back() ^= 1;
+  write(wrong);
+  EXPECT_EQ(FileStore(path_).num_keys(), 1);
+}
+
+TEST_F(FileStoreTest, DamageInTheMiddleIsReportedAndNothingIsCutOff) {
+  {
+    FileStore store(path_);
+    store.set("first", "1");
+    store.set("second", "2");
+  }
+  std::string damaged = contents();
+  damaged[16 + 16 + 3] ^= 1;  // In the body of the first record.
+  write(damaged);
+  EXPECT_TRUE(absl::IsInvalidArgument(FileStore::open(path_, std::nullopt).status()));
+  EXPECT_EQ(contents(), damaged);
+  // For a job of its own it is a leftover like another.
+  EXPECT_EQ(FileStore(path_, 1).num_keys(), 0);
+}
+
+TEST_F(FileStoreTest, RecordThatAnnouncesAHugeLengthIsDamage) {
+  { FileStore(path_).set("key", "value"); }
+  std::string hostile = contents();
+  hostile[16 + 7] = 0x10;  // 2^60 bytes.
+  write(hostile);
+  EXPECT_TRUE(absl::IsInvalidArgument(FileStore::open(path_, std::nullopt).status()));
+}
+
+TEST_F(FileStoreTest, FileOfSomethingElseIsRefusedAndLeftAlone) {
+  write("a letter to my grandmother, quite long");
+  EXPECT_TRUE(absl::IsInvalidArgument(FileStore::open(path_, std::nullopt).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(FileStore::open(path_, 2).status()));
+  EXPECT_EQ(contents(), "a letter to my grandmother, quite long");
+}
+
+TEST_F(FileStoreTest, PathsThatCannotBeAreNamed) {
+  const absl::Status missing = FileStore::open("/no/such/directory/file", std::nullopt).status();
+  EXPECT_TRUE(absl::IsNotFound(missing)) << missing;
+  EXPECT_THAT(std::string(missing.message()), testing::HasSubstr("/no/such/directory/file"));
+  EXPECT_TRUE(absl::IsInvalidArgument(FileStore::open(testing::TempDir(), std::nullopt).status()));
+  EXPECT_THROW(FileStore("/no/such/directory/file"), Error);
+}
+
+TEST_F(FileStoreTest, DamageUnderAnOpenStoreEndsItsCalls) {
+  FileStore store(path_);
+  store.set("key", "value");
+  write(contents() + std::string(64, '\xff'));
+  EXPECT_TRUE(absl::IsInvalidArgument(store.try_get("other", absl::Seconds(30)).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(store.try_set("other", "")));
+}
+
+TEST_F(FileStoreTest, RemovedFileEndsAWaitWithUnavailable) {
+  FileStore store(path_);
+  store.set("key", "value");
+  std::filesystem::remove(path_);
+  EXPECT_TRUE(absl::IsUnavailable(store.try_get("other", absl::Seconds(30)).status()));
+  EXPECT_TRUE(absl::IsUnavailable(store.try_set("other", "")));
+}
+
+TEST_F(FileStoreTest, TwoProcessesAddWithoutLosingAny) {
+  constexpr int kAdds = 200;
+  auto count = [this] {
+    FileStore store(path_);
+    for (int i = 0; i < kAdds; ++i) store.add("counter", 1);
+    store.set(absl::StrCat("done/", getpid()), "");
+    return 0;
+  };
+  const pid_t first = in_child(count), second = in_child(count);
+  FileStore store(path_);
+  store.wait({absl::StrCat("done/", first), absl::StrCat("done/", second)}, absl::Seconds(60));
+  EXPECT_EQ(store.get("counter"), absl::StrCat(2 * kAdds));
+  EXPECT_EQ(status_of(first), 0);
+  EXPECT_EQ(status_of(second), 0);
+}
+
+TEST_F(FileStoreTest, StoreOpenedBeforeAForkWorksInBoth) {
+  FileStore store(path_);
+  store.set("before", "1");
+  const pid_t child = in_child([&] {
+    if (store.get("before") != "1") return 1;
+    for (int i = 0; i < 100; ++i) store.add("counter", 1);
+    return 0;
+  });
+  for (int i = 0; i < 100; ++i) store.add("counter", 1);
+  EXPECT_EQ(status_of(child), 0);
+  EXPECT_EQ(store.get("counter"), "200");
+}
+
+TEST_F(FileStoreTest, ProcessKilledWithTheStoreOpenHarmsNobody) {
+  FileStore store(path_, 2);
+  const pid_t child = in_child([this] {
+    FileStore other(path_, 2);
+    other.set("key", "value");
+    return raise(SIGKILL);  // Before the destructor.
+  });
+  EXPECT_EQ(store.get("key"), "value");
+  EXPECT_TRUE(WIFSIGNALED(status_of(child)));
+  store.set("after", "1");
+  EXPECT_EQ(store.get("after"), "1");
+}
+
+TEST_F(FileStoreTest, LastOfTheWorldRemovesTheFile) {
+  auto first = std::make_unique<FileStore>(path_, 2);
+  first->set("key", "value");
+  // Has come and gone before the second is there; what it stored still counts.
+  first.reset();
+  EXPECT_TRUE(std::filesystem::exists(path_));
+  auto second = std::make_unique<FileStore>(path_, 2);
+  EXPECT_EQ(second->try_get("key", absl::ZeroDuration()).value_or("lost"), "value");
+  second.reset();
+  EXPECT_FALSE(std::filesystem::exists(path_));
+}
+
+TEST_F(FileStoreTest, LeftoversOfAJobThatDiedAreForgotten) {
+  const pid_t child = in_child([this] {
+    FileStore store(path_, 2);
+    store.set("key", "stale");
+    return raise(SIGKILL);  // Before the destructor.
+  });
+  EXPECT_TRUE(WIFSIGNALED(status_of(child)));
+  ASSERT_TRUE(std::filesystem::exists(path_));
+  FileStore store(path_, 2);
+  EXPECT_EQ(store.num_keys(), 0);
+}
+
+TEST_F(FileStoreTest, OpenGroupBeginsAfreshWhenNobodyIsThere) {
+  { FileStore(path_).set("key", "stale"); }
+  auto first = std::make_unique<FileStore>(path_, 0);
+  EXPECT_EQ(first->num_keys(), 0);
+  first->set("key", "fresh");
+  auto second = std::make_unique<FileStore>(path_, 0);
+  first.reset();
+  EXPECT_EQ(second->get("key"), "fresh");
+  second.reset();
+  EXPECT_FALSE(std::filesystem::exists(path_));
+}
+
+}  // namespace
+}  // namespace gradwire::store

@@ -1,0 +1,42 @@
+#include "store/init_method.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/error.h"
+#include "store/init_internal.h"
+
+namespace gradwire::store {
+namespace {
+
+absl::StatusOr<Rendezvous> run(const InitRequest& request) {
+  if (request.url.kind == InitUrl::Kind::kEnv) return init_env(request);
+  GRADWIRE_RETURN_IF_ERROR(check_rank(request));
+  switch (request.url.kind) {
+    case InitUrl::Kind::kTcp:
+      return init_tcp(request);
+    case InitUrl::Kind::kMulticast:
+      return init_multicast(request);
+    default:
+      return init_file(request);
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<Rendezvous> rendezvous(absl::string_view init_method, int rank, int world_size,
+                                      const RendezvousOptions& options) {
+  InitRequest request;
+  GRADWIRE_ASSIGN_OR_RETURN(request.url, parse_init_url(init_method));
+  request.rank = rank != kUnknownRank ? rank : request.url.rank.value_or(kUnknownRank);
+  request.world_size =
+      world_size != kUnknownWorldSize ? world_size : request.url.world_size.value_or(kUnknownWorldSize);
+  request.options = options;
+  request.deadline = options.timeout == absl::InfiniteDuration() ? absl::InfiniteFuture()
+                                                                 : Clock::system().now() + options.timeout;
+  absl::StatusOr<Rendezvous> result = run(request);
+  if (!result.ok()) return with_context(result.status(), absl::StrCat("rendezvous by ", init_method));
+  return result;
+}
+
+}  // namespace gradwire::store

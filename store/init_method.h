@@ -1,0 +1,52 @@
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "store/store.h"
+
+namespace gradwire::store {
+
+// What a process knows once it has found the others of its job.
+struct Rendezvous {
+  // Empty when handed out, and shared by exactly the members of the group. Whoever hosts it hosts it for as
+  // long as it keeps this pointer.
+  std::shared_ptr<Store> store;
+  int rank = -1;
+  int world_size = 0;
+};
+
+struct RendezvousOptions {
+  // For all of it, and the store's timeout() afterwards.
+  absl::Duration timeout = absl::Seconds(300);
+  // Groups of different names at one address do not see one another.
+  std::string group_name;
+};
+
+inline constexpr int kUnknownRank = -1;
+inline constexpr int kUnknownWorldSize = -1;
+
+// Finds the others by one of
+//   env://                       MASTER_ADDR, MASTER_PORT, RANK and WORLD_SIZE of the environment
+//   tcp://host:port              a TcpStore there, hosted by rank 0; without ranks by the first process on
+//   that host tcp://239.x.y.z:port, tcp://[ff1x::...]:port
+//                                multicast on the local network; the members choose who hosts
+//   file:///dir/name             a FileStore; the directory must exist
+// and returns when all `world_size` members are there. World size 0 is an open group: nobody is waited for.
+// Where the rank is unknown it is assigned, in order of arrival; a group should give all its ranks or none.
+// An argument wins over the environment and over "?rank=..&world_size=.." at the end of the method.
+// docs/store.md says more of each.
+//
+// Errors: InvalidArgument for a method, rank or world size that cannot be right, for what is missing (all of
+// it, in one message), for a rank that two processes claim and for world sizes that differ (both are named);
+// NotFound for a directory that does not exist; FailedPrecondition for a port that is taken or a group that
+// is full; Unavailable for a host that cannot be reached; DeadlineExceeded that names the ranks that did not
+// come.
+absl::StatusOr<Rendezvous> rendezvous(absl::string_view init_method, int rank = kUnknownRank,
+                                      int world_size = kUnknownWorldSize,
+                                      const RendezvousOptions& options = {});
+
+}  // namespace gradwire::store

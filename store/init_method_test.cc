@@ -1,0 +1,259 @@
+#include "store/init_method.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/error.h"
+#include "base/random_id.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "store/tcp_store_server.h"
+
+namespace gradwire::store {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+constexpr absl::Duration kPatience = absl::Seconds(60);
+
+int free_port() { return value_or_throw(TcpStoreServer::start({.host = "localhost"}))->port(); }
+
+struct Member {
+  std::string method;
+  int rank = kUnknownRank;
+  int world_size = kUnknownWorldSize;
+  RendezvousOptions options = {.timeout = kPatience, .group_name = ""};
+};
+
+// Runs the members at once, each on a thread, and keeps what they got until all are through.
+std::vector<absl::StatusOr<Rendezvous>> meet(const std::vector<Member>& members) {
+  std::vector<absl::StatusOr<Rendezvous>> results(members.size());
+  std::vector<std::thread> threads;
+  for (std::size_t i = 0; i < members.size(); ++i) {
+    threads.emplace_back([&, i] {
+      results[i] = rendezvous(members[i].method, members[i].rank, members[i].world_size, members[i].options);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return results;
+}
+
+// All met, with ranks 0..n-1, in one store that begins empty.
+void expect_met(std::vector<absl::StatusOr<Rendezvous>> results) {
+  std::vector<int> ranks;
+  for (absl::StatusOr<Rendezvous>& result : results) {
+    ASSERT_TRUE(result.ok()) << result.status();
+    EXPECT_EQ(result->world_size, results.size());
+    EXPECT_EQ(result->store->num_keys(), 0);
+    ranks.push_back(result->rank);
+  }
+  std::sort(ranks.begin(), ranks.end());
+  for (std::size_t i = 0; i < ranks.size(); ++i) EXPECT_EQ(ranks[i], i);
+  results.front()->store->set("from the first", "hello");
+  EXPECT_EQ(results.back()->store->get("from the first"), "hello");
+}
+
+class Environment {
+ public:
+  explicit Environment(const std::vector<std::pair<const char*, std::string>>& variables) {
+    for (const char* name : kNames) unsetenv(name);
+    for (const auto& [name, value] : variables) setenv(name, value.c_str(), 1);
+  }
+  ~Environment() {
+    for (const char* name : kNames) unsetenv(name);
+  }
+
+ private:
+  static constexpr const char* kNames[] = {"MASTER_ADDR",
+                                           "MASTER_PORT",
+                                           "RANK",
+                                           "WORLD_SIZE",
+                                           "TORCHELASTIC_USE_AGENT_STORE",
+                                           "TORCHELASTIC_RESTART_COUNT"};
+};
+
+TEST(InitEnv, NamesEverythingThatIsMissing) {
+  Environment environment({});
+  const absl::Status status = rendezvous("env://").status();
+  EXPECT_TRUE(absl::IsInvalidArgument(status));
+  EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr("MASTER_PORT"), HasSubstr("MASTER_ADDR"),
+                                                   HasSubstr("RANK"), HasSubstr("WORLD_SIZE")));
+  const absl::Status rank_zero = rendezvous("env://", 0, 2).status();
+  EXPECT_THAT(std::string(rank_zero.message()),
+              AllOf(HasSubstr("lacks MASTER_PORT:"), testing::Not(HasSubstr("MASTER_ADDR"))));
+}
+
+TEST(InitEnv, VariableThatIsNoNumberIsNamed) {
+  Environment environment(
+      {{"MASTER_ADDR", "localhost"}, {"MASTER_PORT", "x1"}, {"RANK", "0"}, {"WORLD_SIZE", "1"}});
+  EXPECT_THAT(std::string(rendezvous("env://").status().message()), HasSubstr("MASTER_PORT is \"x1\""));
+}
+
+TEST(InitEnv, ArgumentsWinOverTheEnvironment) {
+  Environment environment({{"MASTER_ADDR", "localhost"},
+                           {"MASTER_PORT", absl::StrCat(free_port())},
+                           {"RANK", "9"},
+                           {"WORLD_SIZE", "10"}});
+  expect_met(meet({{"env://", 0, 3}, {"env://", 1, 3}, {"env://?rank=2&world_size=3"}}));
+}
+
+TEST(InitEnv, RankZeroNeedsNoAddress) {
+  Environment environment({{"MASTER_PORT", absl::StrCat(free_port())}, {"WORLD_SIZE", "1"}, {"RANK", "0"}});
+  expect_met(meet({{"env://"}}));
+}
+
+TEST(InitEnv, StoreOfTheLauncherServesEveryRestart) {
+  std::unique_ptr<TcpStoreServer> launcher = value_or_throw(TcpStoreServer::start({.host = "localhost"}));
+  for (const char* attempt : {"0", "1"}) {
+    Environment environment({{"MASTER_ADDR", "localhost"},
+                             {"MASTER_PORT", absl::StrCat(launcher->port())},
+                             {"TORCHELASTIC_USE_AGENT_STORE", "True"},
+                             {"TORCHELASTIC_RESTART_COUNT", attempt}});
+    expect_met(meet({{"env://", 0, 2}, {"env://", 1, 2}}));
+  }
+}
+
+TEST(InitTcp, MembersWithAndWithoutRanksMeet) {
+  const std::string method = absl::StrCat("tcp://localhost:", free_port());
+  expect_met(meet({{method, 1, 3}, {method, 0, 3}, {method, 2, 3}}));
+  expect_met(meet({{method, -1, 3}, {method, -1, 3}, {method, -1, 3}}));
+}
+
+TEST(InitTcp, TakenPortIsAnErrorForRankZero) {
+  std::unique_ptr<TcpStoreServer> other = value_or_throw(TcpStoreServer::start({.host = "localhost"}));
+  const absl::Status status = rendezvous(absl::StrCat("tcp://localhost:", other->port()), 0, 1).status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr(absl::StrCat(other->port())));
+}
+
+TEST(InitTcp, GroupsOfTwoNamesShareAnAddress) {
+  const std::string method = absl::StrCat("tcp://localhost:", free_port());
+  const RendezvousOptions red{.timeout = kPatience, .group_name = "red"};
+  const RendezvousOptions blue{.timeout = kPatience, .group_name = "red/1"};
+  std::vector<absl::StatusOr<Rendezvous>> results =
+      meet({{method, 0, 2, red}, {method, 1, 2, red}, {method, 0, 1, blue}});
+  for (absl::StatusOr<Rendezvous>& result : results) ASSERT_TRUE(result.ok()) << result.status();
+  results[0]->store->set("1/key", "red's");
+  EXPECT_EQ(results[1]->store->get("1/key"), "red's");
+  EXPECT_EQ(results[2]->store->num_keys(), 0);
+}
+
+TEST(InitTcp, RankThatDoesNotComeIsNamed) {
+  const std::string method = absl::StrCat("tcp://localhost:", free_port());
+  const absl::Status status =
+      rendezvous(method, 0, 2, {.timeout = absl::Milliseconds(200), .group_name = ""}).status();
+  EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("rank/1"));
+}
+
+TEST(InitTcp, OpenGroupWaitsForNobody) {
+  const std::string method = absl::StrCat("tcp://localhost:", free_port());
+  absl::StatusOr<Rendezvous> first = rendezvous(method, -1, 0);
+  absl::StatusOr<Rendezvous> second = rendezvous(method, -1, 0);
+  ASSERT_TRUE(first.ok() && second.ok()) << first.status() << second.status();
+  EXPECT_EQ(first->rank, 0);
+  EXPECT_EQ(second->rank, 1);
+}
+
+class InitFile : public testing::Test {
+ protected:
+  ~InitFile() override { std::filesystem::remove(path_); }
+  const std::string path_ = absl::StrCat(testing::TempDir(), "/init-", random_id());
+  const std::string method_ = absl::StrCat("file://", path_);
+};
+
+TEST_F(InitFile, MembersMeetAgainAndAgainAtOneFile) {
+  for (int round = 0; round < 3; ++round) {
+    expect_met(meet({{method_, 0, 2}, {method_, 1, 2}}));
+    expect_met(meet({{method_, -1, 3}, {method_, -1, 3}, {method_, -1, 3}}));
+  }
+  EXPECT_FALSE(std::filesystem::exists(path_));
+}
+
+TEST_F(InitFile, AttemptThatFailedHarmsNotTheNext) {
+  const RendezvousOptions soon{.timeout = absl::Milliseconds(50), .group_name = ""};
+  EXPECT_TRUE(absl::IsDeadlineExceeded(rendezvous(method_, 0, 2, soon).status()));
+  expect_met(meet({{method_, 0, 3}, {method_, 1, 3}, {method_, 2, 3}}));
+}
+
+TEST_F(InitFile, MissingDirectoryIsNotFound) {
+  const absl::Status status = rendezvous("file:///no/such/dir/file", 0, 1).status();
+  EXPECT_TRUE(absl::IsNotFound(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("directory must exist"));
+}
+
+TEST_F(InitFile, ContradictingMembersAreTold) {
+  absl::StatusOr<Rendezvous> open = rendezvous(method_, 0, 1);
+  ASSERT_TRUE(open.ok()) << open.status();
+  const absl::Status size = rendezvous(method_, 1, 5).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(size)) << size;
+  EXPECT_THAT(std::string(size.message()), AllOf(HasSubstr("is 5"), HasSubstr("said 1")));
+  const absl::Status rank = rendezvous(method_, 0, 1).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(rank)) << rank;
+  EXPECT_THAT(std::string(rank.message()), HasSubstr("rank 0"));
+  const absl::Status full = rendezvous(method_, -1, 1).status();
+  EXPECT_FALSE(full.ok());
+}
+
+class InitMulticast : public testing::TestWithParam<const char*> {
+ protected:
+  const std::string method_ = absl::StrCat("tcp://", GetParam(), ":", free_port());
+};
+
+TEST_P(InitMulticast, MembersFindOneAnother) {
+  expect_met(meet({{method_, -1, 3}, {method_, -1, 3}, {method_, -1, 3}}));
+  expect_met(meet({{method_, 1, 2}, {method_, 0, 2}}));
+}
+
+TEST_P(InitMulticast, GroupsOfTwoNamesDoNotSeeOneAnother) {
+  const RendezvousOptions red{.timeout = kPatience, .group_name = "red"};
+  const RendezvousOptions blue{.timeout = kPatience, .group_name = "blue"};
+  for (auto& result : meet({{method_, 0, 2, red}, {method_, 1, 2, red}, {method_, 0, 1, blue}})) {
+    EXPECT_TRUE(result.ok()) << result.status();
+  }
+}
+
+TEST_P(InitMulticast, WorldSizesThatDifferAreBothNamed) {
+  for (auto& result : meet({{method_, -1, 2}, {method_, -1, 3}})) {
+    EXPECT_TRUE(absl::IsInvalidArgument(result.status())) << result.status();
+    EXPECT_THAT(std::string(result.status().message()), AllOf(HasSubstr("2"), HasSubstr("3")));
+  }
+}
+
+TEST_P(InitMulticast, MemberThatStaysAloneIsTold) {
+  const absl::Status status =
+      rendezvous(method_, -1, 2, {.timeout = absl::Milliseconds(300), .group_name = ""}).status();
+  EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("of 2 processes 1"));
+}
+
+TEST_P(InitMulticast, OpenGroupIsFoundByLatecomers) {
+  absl::StatusOr<Rendezvous> first = rendezvous(method_, -1, 0);
+  ASSERT_TRUE(first.ok()) << first.status();
+  first->store->set("key", "value");
+  absl::StatusOr<Rendezvous> second = rendezvous(method_, -1, 0);
+  ASSERT_TRUE(second.ok()) << second.status();
+  EXPECT_EQ(second->rank, 1);
+  EXPECT_EQ(second->store->get("key"), "value");
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, InitMulticast, testing::Values("239.255.77.1", "[ff15::4757:1]"),
+                         [](const auto& info) { return info.index == 0 ? "Ipv4" : "Ipv6"; });
+
+TEST(InitMethod, WhatCannotBeIsInvalid) {
+  for (const char* method :
+       {"", "http://x:1", "tcp://x", "tcp://x:0", "tcp://x:99999", "tcp://:1", "tcp://::1:1", "file://",
+        "file://x/y", "file:///dir/", "env://x", "env://?rank=-1", "env://?size=1"}) {
+    EXPECT_TRUE(absl::IsInvalidArgument(rendezvous(method, 0, 1).status())) << method;
+  }
+  EXPECT_TRUE(absl::IsInvalidArgument(rendezvous("tcp://localhost:1", 2, 2).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(rendezvous("tcp://localhost:1", 0).status()));
+}
+
+}  // namespace
+}  // namespace gradwire::store

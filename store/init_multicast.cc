@@ -1,0 +1,156 @@
+#include <algorithm>
+#include <memory>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/random_id.h"
+#include "store/init_internal.h"
+#include "store/multicast_election.h"
+#include "store/multicast_socket.h"
+#include "store/tcp_store.h"
+
+namespace gradwire::store {
+namespace {
+
+constexpr absl::Duration kInterval = absl::Milliseconds(100);
+// How long an announced store may take to answer before it is taken for gone.
+constexpr absl::Duration kDialTime = absl::Seconds(5);
+constexpr std::size_t kMaxGroupName = 1024;  // It must fit a datagram.
+
+// Announces this process and listens to the others, on a thread of its own, until destroyed: the others may
+// still need to hear of this one when it has decided already. Thread-safe.
+class Announcer {
+ public:
+  Announcer(std::unique_ptr<MulticastSocket> socket, const InitRequest& request, int port)
+      : socket_(std::move(socket)),
+        election_(request.options.group_name, request.world_size, random_id(), port, clock_.now()),
+        thread_([this] { run(); }) {}
+
+  ~Announcer() {
+    {
+      MutexLock lock(mutex_);
+      stopping_ = true;
+    }
+    socket_->wake();
+    thread_.join();
+  }
+
+  absl::StatusOr<MulticastElection::Decision> wait_for_decision(const InitRequest& request) {
+    MutexLock lock(mutex_);
+    while (true) {
+      if (std::optional<int> other = election_.contradiction(); other.has_value()) {
+        return absl::InvalidArgumentError(absl::StrCat("this process says that the world size is ",
+                                                       request.world_size, ", another one of the group said ",
+                                                       *other));
+      }
+      const absl::Time now = clock_.now();
+      if (auto decision = election_.decide(now); decision.has_value()) return *decision;
+      if (now >= request.deadline) {
+        return absl::DeadlineExceededError(
+            absl::StrCat("of ", request.world_size, " processes ", election_.known(),
+                         ", this one included, were heard on the network within ",
+                         absl::FormatDuration(request.options.timeout)));
+      }
+      clock_.wait_until(mutex_, changed_, std::min(request.deadline, now + kInterval));
+    }
+  }
+
+  void forget(uint64_t candidate) {
+    MutexLock lock(mutex_);
+    election_.forget(candidate);
+  }
+
+  // From now on it only answers those that look for an open group's store.
+  void settle() {
+    MutexLock lock(mutex_);
+    election_.settle();
+    settled_ = true;
+  }
+
+ private:
+  void run() {
+    absl::Time next = clock_.now();
+    bool asked = true;
+    while (true) {
+      std::string announcement;
+      bool stopping = false;
+      {
+        MutexLock lock(mutex_);
+        stopping = stopping_;
+        if (clock_.now() >= next && (!settled_ || asked)) announcement = election_.announcement();
+        // Once more on leaving, for a member that has come just now and must hear of a contradiction.
+        if (stopping && !settled_) announcement = election_.announcement();
+      }
+      if (!announcement.empty()) {
+        socket_->send(announcement);
+        next = clock_.now() + kInterval;
+        asked = false;
+      }
+      if (stopping) return;
+      const absl::Duration pause = asked || !is_settled() ? next - clock_.now() : absl::Seconds(10);
+      std::optional<MulticastSocket::Datagram> datagram = socket_->receive(pause);
+      if (!datagram.has_value()) continue;
+      MutexLock lock(mutex_);
+      asked |= election_.observe(datagram->bytes, datagram->sender, clock_.now());
+      changed_.notify_all();
+    }
+  }
+
+  bool is_settled() {
+    MutexLock lock(mutex_);
+    return settled_;
+  }
+
+  Clock& clock_ = Clock::system();
+  const std::unique_ptr<MulticastSocket> socket_;
+
+  Mutex mutex_;
+  CondVar changed_;
+  MulticastElection election_ ABSL_GUARDED_BY(mutex_);
+  bool settled_ ABSL_GUARDED_BY(mutex_) = false;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+
+  std::thread thread_;  // Last: it uses the rest.
+};
+
+// An open group's store, on the process that hosts it: newcomers can ask for it as long as it lives.
+struct HostedStore {
+  std::shared_ptr<Store> store;
+  std::unique_ptr<Announcer> announcer;
+};
+
+}  // namespace
+
+absl::StatusOr<Rendezvous> init_multicast(const InitRequest& request) {
+  if (request.options.group_name.size() > kMaxGroupName) {
+    return absl::InvalidArgumentError(absl::StrCat("a group name of ", request.options.group_name.size(),
+                                                   " bytes is over ", kMaxGroupName));
+  }
+  GRADWIRE_ASSIGN_OR_RETURN(std::unique_ptr<MulticastSocket> socket,
+                            MulticastSocket::open(request.url.endpoint));
+  // Everyone offers a store; all but one are closed again.
+  GRADWIRE_ASSIGN_OR_RETURN(
+      std::shared_ptr<TcpStore> own,
+      TcpStore::open(own_host_name(), 0, {.is_master = true, .timeout = request.left()}));
+  auto announcer = std::make_unique<Announcer>(std::move(socket), request, own->port());
+  while (true) {
+    GRADWIRE_ASSIGN_OR_RETURN(const MulticastElection::Decision decision,
+                              announcer->wait_for_decision(request));
+    if (decision.self && request.world_size == 0) {
+      announcer->settle();
+      auto hosted = std::make_shared<HostedStore>(HostedStore{own, std::move(announcer)});
+      return join_group(std::shared_ptr<Store>(hosted, own.get()), request);
+    }
+    if (decision.self) return join_group(std::move(own), request);
+    absl::StatusOr<std::shared_ptr<TcpStore>> other = TcpStore::open(
+        decision.endpoint.host, decision.endpoint.port, {.timeout = std::min(request.left(), kDialTime)});
+    if (other.ok()) return join_group(*std::move(other), request);
+    if (Clock::system().now() >= request.deadline) return other.status();
+    announcer->forget(decision.candidate);
+  }
+}
+
+}  // namespace gradwire::store

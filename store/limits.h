@@ -1,0 +1,22 @@
+#pragma once
+
+#include <cstddef>
+
+namespace gradwire::store {
+
+// Bounds on what a store takes from its callers and from other processes. They are far above what names,
+// addresses and counters need and far below what would exhaust a host: a length that arrives is compared with
+// them before memory is set aside for it.
+inline constexpr std::size_t kMaxKeyBytes = std::size_t{64} << 10;
+inline constexpr std::size_t kMaxValueBytes = std::size_t{64} << 20;
+// Keys of one wait.
+inline constexpr std::size_t kMaxKeysPerWait = std::size_t{1} << 16;
+// All of one call on the wire: a value of the largest size, its key, an expected value of the same size and
+// framing.
+inline constexpr std::size_t kMaxMessageBytes = 2 * kMaxValueBytes + 2 * kMaxKeyBytes + 4096;
+// Keys and values that one store holds.
+inline constexpr std::size_t kMaxStoreBytes = std::size_t{4} << 30;
+// Calls that wait in one server at the same time.
+inline constexpr std::size_t kMaxWaiters = std::size_t{1} << 20;
+
+}  // namespace gradwire::store

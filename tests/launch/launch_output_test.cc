@@ -1,0 +1,157 @@
+#include <dirent.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <fstream>
+#include <map>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "tests/launch/launch_process.h"
+
+namespace gradwire::tests {
+namespace {
+
+constexpr int kLines = 10000;
+constexpr int kWorkers = 4;
+
+std::string file_text(const std::string& path) {
+  std::ifstream file(path);
+  EXPECT_TRUE(file.good()) << path;
+  std::stringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+std::string numbered_lines(int rank, const std::string& stream) {
+  std::string text;
+  for (int i = 1; i <= kLines; ++i) absl::StrAppend(&text, stream, " ", rank, " ", i, "\n");
+  return text;
+}
+
+constexpr char kWriter[] =
+    "awk -v r=$RANK 'BEGIN { for (i = 1; i <= 10000; ++i) { print \"out\", r, i; print \"err\", r, i > "
+    "\"/dev/stderr\" } }'";
+
+std::string log_dir(const std::string& name) { return absl::StrCat(testing::TempDir(), "/", name); }
+
+TEST(LaunchOutput, TeedLinesAreWholePrefixedAndInOrder) {
+  const std::string directory = log_dir("tee");
+  LaunchProcess launch(with_script({"--standalone", "--nproc_per_node=4", "--role=role", "--run_id=id",
+                                    "--tee=3", "--log_dir=" + directory},
+                                   kWriter));
+  ASSERT_EQ(launch.wait(), 0) << launch.err();
+  std::map<std::string, std::string> by_worker;
+  for (const std::string& text : {launch.out(), launch.err()}) {
+    for (const std::string& line : lines(text)) {
+      if (absl::StartsWith(line, "launch: ")) continue;
+      const size_t end = line.find(':');
+      ASSERT_NE(end, std::string::npos) << line;
+      absl::StrAppend(&by_worker[absl::StrCat(line.substr(0, end + 1), line.substr(end + 1, 3))],
+                      line.substr(end + 1), "\n");
+    }
+  }
+  ASSERT_EQ(by_worker.size(), 2u * kWorkers);
+  for (int rank = 0; rank < kWorkers; ++rank) {
+    for (const std::string stream : {"out", "err"}) {
+      EXPECT_TRUE(by_worker[absl::StrCat("[role", rank, "]:", stream)] == numbered_lines(rank, stream))
+          << stream << rank;
+      EXPECT_TRUE(file_text(absl::StrCat(directory, "/id/attempt_0/", rank, "/std", stream, ".log")) ==
+                  numbered_lines(rank, stream))
+          << stream << rank;
+    }
+  }
+}
+
+TEST(LaunchOutput, RedirectedLinesGoToFilesAlone) {
+  const std::string directory = log_dir("redirects");
+  LaunchProcess launch(with_script(
+      {"--standalone", "--nproc_per_node=4", "--run_id=id", "--redirects=3", "--log_dir", directory},
+      kWriter));
+  ASSERT_EQ(launch.wait(), 0);
+  EXPECT_EQ(launch.out(), "");
+  for (const std::string& line : lines(launch.err())) EXPECT_TRUE(absl::StartsWith(line, "launch: ")) << line;
+  for (int rank = 0; rank < kWorkers; ++rank) {
+    for (const std::string stream : {"out", "err"}) {
+      EXPECT_TRUE(file_text(absl::StrCat(directory, "/id/attempt_0/", rank, "/std", stream, ".log")) ==
+                  numbered_lines(rank, stream));
+    }
+  }
+}
+
+TEST(LaunchOutput, StreamsAreChosenByLocalRank) {
+  const std::string directory = log_dir("choice");
+  LaunchProcess launch(with_script({"--standalone", "--nproc_per_node=3", "--run_id=id", "--redirects=0:1",
+                                    "--tee=1:2", "--log_dir=" + directory},
+                                   "echo out $RANK; echo err $RANK >&2"));
+  ASSERT_EQ(launch.wait(), 0);
+  std::vector<std::string> out = lines(launch.out());
+  std::sort(out.begin(), out.end());
+  EXPECT_EQ(out, (std::vector<std::string>{"out 1", "out 2"}));
+  EXPECT_EQ(file_text(directory + "/id/attempt_0/0/stdout.log"), "out 0\n");
+  EXPECT_EQ(file_text(directory + "/id/attempt_0/1/stderr.log"), "err 1\n");
+  EXPECT_TRUE(absl::StrContains(launch.err(), "[default1]:err 1\n")) << launch.err();
+  EXPECT_TRUE(absl::StrContains(launch.err(), "err 0\n"));
+  EXPECT_FALSE(std::ifstream(directory + "/id/attempt_0/2/stdout.log").good());
+}
+
+TEST(LaunchOutput, LastWordsOfAFailingWorkerAreNotLost) {
+  LaunchProcess launch(with_script({"--standalone", "--tee=3", "--log_dir=" + log_dir("last")},
+                                   "printf 'no newline'; kill -KILL $$"));
+  EXPECT_EQ(launch.wait(), 137);
+  EXPECT_EQ(launch.out(), "[default0]:no newline\n");
+}
+
+TEST(LaunchOutput, ProcessThatLeftItsGroupWithThePipeIsNotWaitedFor) {
+  LaunchProcess launch(
+      with_script({"--standalone", "--tee=1", "--log_dir=" + log_dir("held")},
+                  "trap 'echo said; exit 0' USR1; echo $$ >&9; "
+                  "setsid sh -c 'echo $$ >&9; exec sleep 1000' & while :; do sleep 0.05; done"));
+  const int worker = std::stoi(launch.events(1).at(0));
+  const int daemon = std::stoi(launch.events(1).at(0));
+  kill(worker, SIGUSR1);
+  EXPECT_EQ(launch.wait(), 0);
+  EXPECT_EQ(launch.out(), "[default0]:said\n");
+  EXPECT_EQ(kill(daemon, SIGKILL), 0);
+}
+
+TEST(LaunchOutput, WithoutALogDirectoryATemporaryOneIsNamed) {
+  const std::string temporary = testing::TempDir();
+  LaunchProcess launch(with_script({"--standalone", "--redirects=1"}, "echo here"), {{"TMPDIR", temporary}});
+  EXPECT_EQ(launch.wait(), 0);
+  constexpr char kSaid[] = "the workers' output is in ";
+  const std::string err = launch.err();
+  const size_t at = err.find(kSaid);
+  ASSERT_NE(at, std::string::npos) << err;
+  const size_t begin = at + sizeof(kSaid) - 1;
+  const std::string directory = err.substr(begin, err.find('\n', begin) - begin);
+  EXPECT_TRUE(absl::StartsWith(directory, temporary)) << directory;
+  EXPECT_EQ(file_text(directory + "/0/stdout.log"), "here\n");
+}
+
+TEST(LaunchOutput, SecondRunOfOneIdDoesNotTouchTheFirstOnesFiles) {
+  const std::string directory = log_dir("twice");
+  for (const char* word : {"first", "second"}) {
+    LaunchProcess launch(
+        with_script({"--standalone", "--run_id=id", "--redirects=1", "--log_dir=" + directory},
+                    absl::StrCat("echo ", word)));
+    EXPECT_EQ(launch.wait(), 0);
+  }
+  EXPECT_EQ(file_text(directory + "/id/attempt_0/0/stdout.log"), "first\n");
+}
+
+TEST(LaunchOutput, LogDirectoryThatCannotBeMadeIsOneLineAndOne) {
+  const std::string file = log_dir("file");
+  std::ofstream(file) << "x";
+  LaunchProcess launch({"--standalone", "--redirects=1", "--log_dir=" + file + "/logs", "true"});
+  EXPECT_EQ(launch.wait(), 1);
+  EXPECT_EQ(lines(launch.err()).size(), 1u) << launch.err();
+  EXPECT_TRUE(absl::StrContains(launch.err(), file)) << launch.err();
+}
+
+}  // namespace
+}  // namespace gradwire::tests

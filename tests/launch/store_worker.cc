@@ -1,0 +1,27 @@
+// Takes part in a count that all workers of the job wait for, over the store that the launcher serves.
+
+#include <cstdio>
+#include <exception>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "store/tcp_store.h"
+#include "tools/launch_info.h"
+
+int main() {
+  try {
+    const gradwire::LaunchInfo info = gradwire::LaunchInfo::from_env();
+    gradwire::store::TcpStore store(info.master_addr, info.master_port, {.timeout = absl::Seconds(40)});
+    if (store.add("comers", 1) == info.world_size) store.set("all here", "yes");
+    store.wait({"all here"});
+    // Rank 0 goes first; the others still use the store.
+    if (info.rank == 0) return 0;
+    store.set(absl::StrCat("after ", info.rank), "");
+    std::printf("%d of %d on %s\n", info.rank, info.world_size, info.device().c_str());
+    return 0;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return 1;
+  }
+}

@@ -1,0 +1,30 @@
+#pragma once
+
+#include <string>
+
+#include "absl/strings/string_view.h"
+
+namespace gradwire::tools {
+
+// Cuts a stream of bytes into lines and puts a prefix before each. Not thread-safe.
+class LinePrefixer {
+ public:
+  // A longer line is cut here, each piece a line of its own, so that a stream without newlines needs no
+  // endless memory.
+  static constexpr size_t kMaxLine = 1 << 20;
+
+  explicit LinePrefixer(std::string prefix) : prefix_(std::move(prefix)) {}
+
+  // Appends the lines that `bytes` completes to `lines`, and keeps what is after the last newline.
+  void feed(absl::string_view bytes, std::string& lines);
+  // Appends what was kept, with a newline.
+  void finish(std::string& lines);
+
+ private:
+  void emit(absl::string_view rest_of_line, std::string& lines);
+
+  std::string prefix_;
+  std::string partial_;
+};
+
+}  // namespace gradwire::tools

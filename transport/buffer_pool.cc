@@ -1,0 +1,213 @@
+#include "transport/buffer_pool.h"
+
+#include <sys/mman.h>
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <cstdlib>
+#include <new>
+#include <utility>
+
+#include "absl/numeric/bits.h"
+#include "absl/strings/str_cat.h"
+#include "base/mutex.h"
+
+namespace gradwire::transport {
+namespace {
+
+constexpr std::size_t kAlignment = 64;
+// Below, malloc is as good; above, a mapping costs memory only for the pages that are written.
+constexpr std::size_t kMappedFrom = std::size_t{256} << 10;
+constexpr std::size_t kHugePage = std::size_t{2} << 20;
+constexpr std::size_t kHugePagesFrom = 2 * kHugePage;
+constexpr std::size_t kLargest = std::size_t{1} << 47;
+constexpr int kSizeClasses = 164;
+
+struct SizeClass {
+  int index;
+  std::size_t capacity;
+};
+
+// 64, 128, 192, 256, then four classes to each doubling.
+SizeClass size_class_of(std::size_t size) {
+  if (size <= 256) {
+    int index = static_cast<int>((size - 1) / 64);
+    return {index, std::size_t(index + 1) * 64};
+  }
+  int power = absl::bit_width(size - 1) - 1;
+  std::size_t base = std::size_t{1} << power;
+  std::size_t step = base / 4;
+  std::size_t quarter = (size - 1 - base) / step;
+  return {4 + (power - 8) * 4 + static_cast<int>(quarter), base + (quarter + 1) * step};
+}
+
+// With huge pages one fault maps 2 MiB instead of 4 KiB, if the mapping is aligned to them.
+void* map_pages(std::size_t bytes) {
+  std::size_t slack = bytes >= kHugePagesFrom ? kHugePage : 0;
+  void* mapped = ::mmap(nullptr, bytes + slack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (mapped == MAP_FAILED) return nullptr;
+  if (slack == 0) return mapped;
+  char* start = static_cast<char*>(mapped);
+  std::size_t before = (kHugePage - reinterpret_cast<uintptr_t>(start) % kHugePage) % kHugePage;
+  if (before > 0) ::munmap(start, before);
+  if (slack > before) ::munmap(start + before + bytes, slack - before);
+  ::madvise(start + before, bytes, MADV_HUGEPAGE);
+  return start + before;
+}
+
+}  // namespace
+
+// Shared by the pool and every buffer that is out, so that the memory of a buffer outlives the pool.
+class BufferPool::Core : public std::enable_shared_from_this<BufferPool::Core> {
+ public:
+  explicit Core(std::size_t max_idle_bytes) : max_idle_bytes_(max_idle_bytes) {}
+
+  ~Core() {
+    for (int i = 0; i < kSizeClasses; ++i) {
+      free_list(kept_[i]);
+      free_list(released_[i].load(std::memory_order_acquire));
+    }
+  }
+
+  absl::StatusOr<Buffer> allocate(std::size_t size) {
+    if (size == 0) return Buffer();
+    if (size > kLargest) return exhausted(size);
+    SizeClass size_class = size_class_of(size);
+    Block* block = take_or_make_room(size_class);
+    if (block == nullptr) block = new_block(size_class);
+    if (block == nullptr) return exhausted(size);
+    block->core = shared_from_this();
+    char* payload = reinterpret_cast<char*>(block) + kAlignment;
+    try {
+      // When the control block cannot be allocated the deleter runs before the exception leaves.
+      return Buffer(payload, size, std::shared_ptr<void>(payload, [block](void*) { release(block); }));
+    } catch (const std::bad_alloc&) {
+      return exhausted(size);
+    }
+  }
+
+  // From here on nothing is kept.
+  void close() { closed_.store(true, std::memory_order_release); }
+
+  std::size_t idle_bytes() const { return idle_bytes_.load(std::memory_order_relaxed); }
+
+ private:
+  // Stands in the 64 bytes before the payload.
+  struct Block {
+    Block* next = nullptr;
+    std::size_t capacity = 0;
+    std::size_t mapped_bytes = 0;  // 0: from malloc
+    int size_class = 0;
+    std::shared_ptr<Core> core;  // while the buffer is out
+  };
+  static_assert(sizeof(Block) <= kAlignment);
+
+  static absl::Status exhausted(std::size_t size) {
+    return absl::ResourceExhaustedError(absl::StrCat("no memory for a buffer of ", size, " bytes"));
+  }
+
+  static Block* new_block(SizeClass size_class) {
+    std::size_t bytes = size_class.capacity + kAlignment;
+    bool mapped = bytes >= kMappedFrom;
+    if (mapped) bytes = (bytes + 4095) / 4096 * 4096;
+    void* memory = mapped ? map_pages(bytes) : std::aligned_alloc(kAlignment, bytes);
+    if (memory == nullptr) return nullptr;
+    Block* block = new (memory) Block();
+    block->capacity = size_class.capacity;
+    block->mapped_bytes = mapped ? bytes : 0;
+    block->size_class = size_class.index;
+    return block;
+  }
+
+  static void free_list(Block* block) {
+    while (block != nullptr) {
+      Block* next = block->next;
+      std::size_t mapped_bytes = block->mapped_bytes;
+      block->~Block();
+      if (mapped_bytes > 0) {
+        ::munmap(block, mapped_bytes);
+      } else {
+        std::free(block);
+      }
+      block = next;
+    }
+  }
+
+  static void release(Block* block) {
+    // May be the last reference: the core goes when this function returns.
+    std::shared_ptr<Core> core = std::move(block->core);
+    core->keep_or_free(block);
+  }
+
+  void keep_or_free(Block* block) {
+    std::size_t idle = idle_bytes_.fetch_add(block->capacity, std::memory_order_relaxed) + block->capacity;
+    if (idle > max_idle_bytes_ || closed_.load(std::memory_order_acquire)) {
+      idle_bytes_.fetch_sub(block->capacity, std::memory_order_relaxed);
+      block->next = nullptr;
+      free_list(block);
+      return;
+    }
+    // Pushed one by one and only ever taken all at once, so no block can come back between the load and the
+    // exchange.
+    std::atomic<Block*>& head = released_[block->size_class];
+    block->next = head.load(std::memory_order_relaxed);
+    while (!head.compare_exchange_weak(block->next, block, std::memory_order_release,
+                                       std::memory_order_relaxed)) {
+    }
+  }
+
+  // A kept block of this class. If there is none, gives back kept blocks of other classes until one more has
+  // room: what the program needed an hour ago must not keep the memory that it needs now from staying warm.
+  Block* take_or_make_room(SizeClass size_class) {
+    Block* evicted = nullptr;
+    {
+      MutexLock lock(mutex_);
+      if (Block* block = pop_locked(size_class.index)) return block;
+      for (int i = kSizeClasses - 1; i >= 0 && crowded(size_class.capacity); --i) {
+        while (crowded(size_class.capacity)) {
+          Block* block = pop_locked(i);
+          if (block == nullptr) break;
+          block->next = evicted;
+          evicted = block;
+        }
+      }
+    }
+    free_list(evicted);
+    return nullptr;
+  }
+
+  bool crowded(std::size_t capacity) const {
+    std::size_t idle = idle_bytes();
+    return idle > 0 && capacity <= max_idle_bytes_ && idle + capacity > max_idle_bytes_;
+  }
+
+  Block* pop_locked(int index) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (kept_[index] == nullptr) kept_[index] = released_[index].exchange(nullptr, std::memory_order_acquire);
+    Block* block = kept_[index];
+    if (block == nullptr) return nullptr;
+    kept_[index] = block->next;
+    block->next = nullptr;
+    idle_bytes_.fetch_sub(block->capacity, std::memory_order_relaxed);
+    return block;
+  }
+
+  const std::size_t max_idle_bytes_;
+
+  Mutex mutex_;
+  std::array<Block*, kSizeClasses> kept_ ABSL_GUARDED_BY(mutex_) = {};
+
+  std::array<std::atomic<Block*>, kSizeClasses> released_ = {};
+  std::atomic<std::size_t> idle_bytes_{0};
+  std::atomic<bool> closed_{false};
+};
+
+BufferPool::BufferPool(BufferPoolOptions options) : core_(std::make_shared<Core>(options.max_idle_bytes)) {}
+
+BufferPool::~BufferPool() { core_->close(); }
+
+absl::StatusOr<Buffer> BufferPool::allocate(std::size_t size) { return core_->allocate(size); }
+
+std::size_t BufferPool::idle_bytes() const { return core_->idle_bytes(); }
+
+}  // namespace gradwire::transport

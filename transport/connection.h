@@ -1,0 +1,50 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "transport/message.h"
+
+namespace gradwire::transport {
+
+class Connection;
+
+// Hears what happens on one connection. Calls come from the transport's threads, one at a time and in order,
+// never from inside a call to the Connection, and with no lock held. They must not block.
+class ConnectionListener {
+ public:
+  virtual ~ConnectionListener() = default;
+  virtual void on_message(Connection& connection, Message message) = 0;
+  // The last call. `reason`: what the local close() was given; Unavailable when the other end closed, died or
+  // could not be reached (with its address and the cause); InvalidArgument when it sent what no frame can be.
+  virtual void on_closed(Connection& connection, absl::Status reason) = 0;
+};
+
+// One bidirectional stream of whole messages between two processes (or within one). Messages arrive whole,
+// once, and in the order of their send() calls. Thread-safe. The transport keeps an open connection alive; it
+// keeps its listener alive until on_closed has returned.
+class Connection {
+ public:
+  virtual ~Connection() = default;
+
+  // Queues a message; never blocks. Owned buffers are read until they are sent. Borrowed buffers are too, but
+  // only until capture() of the returned ticket. Unavailable once the connection is closed. While it is still
+  // being established messages are queued.
+  virtual absl::StatusOr<uint64_t> send(Message message) = 0;
+
+  // Copies what has not left yet of the borrowed buffers of the message with this ticket: afterwards their
+  // owner may change them. Does nothing for a message that has left, or on a closed connection.
+  virtual void capture(uint64_t ticket) = 0;
+
+  // Ends the connection; idempotent, the first reason wins. What is queued is sent first for at most `flush`,
+  // in the background; what then remains is dropped. on_closed follows.
+  virtual void close(absl::Status reason, absl::Duration flush = absl::ZeroDuration()) = 0;
+
+  // Where the other end is, for messages to people.
+  virtual std::string peer_address() const = 0;
+};
+
+}  // namespace gradwire::transport

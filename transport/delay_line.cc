@@ -1,0 +1,53 @@
+#include "transport/delay_line.h"
+
+#include <utility>
+
+namespace gradwire::transport {
+
+void DelayLine::add(absl::Duration delay, Action action) {
+  {
+    MutexLock lock(mutex_);
+    items_.push_back({timers_.clock().now() + delay, std::move(action)});
+  }
+  run_due();
+}
+
+bool DelayLine::idle() {
+  MutexLock lock(mutex_);
+  return items_.empty() && !running_;
+}
+
+void DelayLine::hurry() {
+  MutexLock lock(mutex_);
+  for (Item& item : items_) item.when = absl::InfinitePast();
+}
+
+void DelayLine::discard() {
+  std::deque<Item> dropped;
+  MutexLock lock(mutex_);
+  dropped.swap(items_);
+}
+
+void DelayLine::run_due() {
+  while (true) {
+    Item item;
+    {
+      MutexLock lock(mutex_);
+      if (running_ || items_.empty()) return;
+      if (items_.front().when > timers_.clock().now()) {
+        // One timer per wait too many does no harm; one too few would.
+        timers_.schedule(items_.front().when, [self = shared_from_this()] { self->run_due(); });
+        return;
+      }
+      item = std::move(items_.front());
+      items_.pop_front();
+      running_ = true;
+    }
+    item.action();
+    item.action = nullptr;
+    MutexLock lock(mutex_);
+    running_ = false;
+  }
+}
+
+}  // namespace gradwire::transport

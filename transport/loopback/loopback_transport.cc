@@ -1,0 +1,287 @@
+#include "transport/loopback/loopback_transport.h"
+
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <optional>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/mutex.h"
+#include "base/random_id.h"
+
+namespace gradwire::transport {
+namespace {
+
+// Runs tasks one after the other on a thread of its own.
+class DeliveryThread {
+ public:
+  using Task = std::function<void()>;
+
+  // False, without running it ever, after stop().
+  bool post(Task task) {
+    MutexLock lock(mutex_);
+    if (stopped_) return false;
+    if (!thread_.joinable()) thread_ = std::thread([this] { run(); });
+    tasks_.push_back(std::move(task));
+    changed_.notify_one();
+    return true;
+  }
+
+  // Runs what is posted, and what that posts, and ends the thread.
+  void stop() {
+    std::thread thread;
+    {
+      MutexLock lock(mutex_);
+      ending_ = true;
+      if (!thread_.joinable()) stopped_ = true;
+      thread = std::move(thread_);
+      changed_.notify_one();
+    }
+    if (thread.joinable()) thread.join();
+  }
+
+ private:
+  void run() {
+    while (true) {
+      Task task;
+      {
+        MutexLock lock(mutex_);
+        while (tasks_.empty() && !ending_) changed_.wait(mutex_);
+        if (tasks_.empty()) {
+          stopped_ = true;
+          return;
+        }
+        task = std::move(tasks_.front());
+        tasks_.pop_front();
+      }
+      task();
+    }
+  }
+
+  Mutex mutex_;
+  CondVar changed_;
+  std::deque<Task> tasks_ ABSL_GUARDED_BY(mutex_);
+  bool ending_ ABSL_GUARDED_BY(mutex_) = false;
+  bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
+  std::thread thread_ ABSL_GUARDED_BY(mutex_);
+};
+
+class LoopbackConnection;
+
+struct LoopbackContext {
+  explicit LoopbackContext(BufferPoolOptions options) : pool(options) {}
+
+  BufferPool pool;
+  DeliveryThread delivery;
+
+  Mutex mutex;
+  std::string address ABSL_GUARDED_BY(mutex);
+  Transport::AcceptHandler on_accept ABSL_GUARDED_BY(mutex);
+  bool shut_down ABSL_GUARDED_BY(mutex) = false;
+
+  // Used by the delivery thread alone: every connection whose on_closed has not come.
+  absl::flat_hash_set<std::shared_ptr<LoopbackConnection>> connections;
+};
+
+// One end. Both ends of a pair hold each other until they are closed.
+class LoopbackConnection : public Connection, public std::enable_shared_from_this<LoopbackConnection> {
+ public:
+  LoopbackConnection(std::shared_ptr<LoopbackContext> context, std::string peer_address)
+      : context_(std::move(context)), peer_address_(std::move(peer_address)) {}
+
+  absl::StatusOr<uint64_t> send(Message message) override {
+    std::vector<Buffer> copies;
+    copies.reserve(message.buffers.size());
+    for (const Buffer& buffer : message.buffers) {
+      absl::StatusOr<Buffer> copy = context_->pool.allocate(buffer.size());
+      if (!copy.ok()) return with_context(copy.status(), "a message to this process itself");
+      if (buffer.size() > 0) std::memcpy(copy->data(), buffer.data(), buffer.size());
+      copies.push_back(*std::move(copy));
+    }
+    message.buffers.swap(copies);
+    auto shared = std::make_shared<Message>(std::move(message));
+    MutexLock lock(mutex_);
+    if (close_reason_.has_value()) {
+      return absl::UnavailableError(
+          absl::StrCat("connection with ", peer_address_, " is closed: ", close_reason_->message()));
+    }
+    context_->delivery.post([self = shared_from_this(), shared] { self->deliver_to_peer(*shared); });
+    return ++last_ticket_;
+  }
+
+  void capture(uint64_t) override {}
+
+  void close(absl::Status reason, absl::Duration flush) override {
+    MutexLock lock(mutex_);
+    if (close_reason_.has_value()) return;
+    close_reason_ = reason;
+    discard_after_ = flush > absl::ZeroDuration() ? Clock::system().now() + flush : absl::InfinitePast();
+    // Comes after what is queued.
+    context_->delivery.post([self = shared_from_this(), reason] { self->close_pair(reason); });
+  }
+
+  std::string peer_address() const override { return peer_address_; }
+
+  // The following run on the delivery thread.
+
+  void open(std::shared_ptr<ConnectionListener> listener, std::shared_ptr<LoopbackConnection> peer) {
+    listener_ = std::move(listener);
+    peer_ = std::move(peer);
+    context_->connections.insert(shared_from_this());
+  }
+
+  void fail_to_open(std::shared_ptr<ConnectionListener> listener, absl::Status reason) {
+    listener_ = std::move(listener);
+    finish(std::move(reason));
+  }
+
+  void shut_down() {
+    finish(absl::CancelledError(absl::StrCat("the transport shut down; connection with ", peer_address_)));
+  }
+
+ private:
+  void deliver_to_peer(Message& message) {
+    if (peer_ == nullptr || peer_->listener_ == nullptr || peer_->is_closed()) return;
+    {
+      MutexLock lock(mutex_);
+      if (close_reason_.has_value() && discard_after_ < Clock::system().now()) return;
+    }
+    // May close and so let go of either end.
+    std::shared_ptr<LoopbackConnection> peer = peer_;
+    std::shared_ptr<ConnectionListener> listener = peer->listener_;
+    listener->on_message(*peer, std::move(message));
+  }
+
+  void close_pair(absl::Status reason) {
+    std::shared_ptr<LoopbackConnection> peer = peer_;
+    finish(std::move(reason));
+    if (peer != nullptr) {
+      peer->finish(absl::UnavailableError(
+          absl::StrCat("connection with ", peer->peer_address_, ": the other end closed it")));
+    }
+  }
+
+  void finish(absl::Status reason) {
+    {
+      MutexLock lock(mutex_);
+      if (finished_) return;
+      finished_ = true;
+      if (close_reason_.has_value()) {
+        reason = *close_reason_;
+      } else {
+        close_reason_ = reason;
+      }
+    }
+    std::shared_ptr<LoopbackConnection> self = shared_from_this();
+    std::shared_ptr<ConnectionListener> listener = std::move(listener_);
+    peer_.reset();
+    if (listener != nullptr) listener->on_closed(*this, std::move(reason));
+    context_->connections.erase(self);
+  }
+
+  bool is_closed() {
+    MutexLock lock(mutex_);
+    return close_reason_.has_value();
+  }
+
+  const std::shared_ptr<LoopbackContext> context_;
+  const std::string peer_address_;
+
+  // Used by the delivery thread alone.
+  std::shared_ptr<ConnectionListener> listener_;
+  std::shared_ptr<LoopbackConnection> peer_;
+
+  Mutex mutex_;
+  std::optional<absl::Status> close_reason_ ABSL_GUARDED_BY(mutex_);
+  absl::Time discard_after_ ABSL_GUARDED_BY(mutex_);
+  bool finished_ ABSL_GUARDED_BY(mutex_) = false;
+  uint64_t last_ticket_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+class LoopbackTransport : public Transport {
+ public:
+  explicit LoopbackTransport(BufferPoolOptions pool) : context_(std::make_shared<LoopbackContext>(pool)) {}
+  ~LoopbackTransport() override { shutdown(); }
+
+  std::string name() const override { return "loopback"; }
+
+  absl::StatusOr<std::string> listen(AcceptHandler on_accept) override {
+    MutexLock lock(context_->mutex);
+    if (context_->shut_down) return absl::UnavailableError("the loopback transport has shut down");
+    if (context_->on_accept != nullptr)
+      return absl::FailedPreconditionError("the loopback transport listens already");
+    context_->on_accept = std::move(on_accept);
+    context_->address = absl::StrCat(kPrefix, absl::Hex(random_id()));
+    return context_->address;
+  }
+
+  absl::StatusOr<std::shared_ptr<Connection>> connect(const std::string& address,
+                                                      std::shared_ptr<ConnectionListener> listener,
+                                                      absl::Duration timeout) override {
+    if (address.rfind(kPrefix, 0) != 0 || address.size() == sizeof(kPrefix) - 1) {
+      return absl::InvalidArgumentError(absl::StrCat("\"", address, "\" is no loopback address"));
+    }
+    auto connection = std::make_shared<LoopbackConnection>(context_, address);
+    bool posted = context_->delivery.post([context = context_, connection, listener, address] {
+      AcceptHandler on_accept;
+      {
+        MutexLock lock(context->mutex);
+        if (context->address == address && !context->shut_down) on_accept = context->on_accept;
+      }
+      if (on_accept == nullptr) {
+        connection->fail_to_open(listener, absl::UnavailableError(absl::StrCat("cannot connect to ", address,
+                                                                               ": nobody listens there")));
+        return;
+      }
+      auto accepted = std::make_shared<LoopbackConnection>(context, address);
+      connection->open(listener, accepted);
+      accepted->open(nullptr, connection);
+      std::shared_ptr<ConnectionListener> accepted_listener = on_accept(accepted);
+      bool refused = accepted_listener == nullptr;
+      accepted->open(std::move(accepted_listener), connection);
+      if (refused) accepted->close(absl::PermissionDeniedError("refused"), absl::ZeroDuration());
+    });
+    if (!posted) return absl::UnavailableError("the loopback transport has shut down");
+    return connection;
+  }
+
+  void shutdown() override {
+    bool first;
+    {
+      MutexLock lock(context_->mutex);
+      first = !std::exchange(context_->shut_down, true);
+    }
+    if (first) {
+      context_->delivery.post([context = context_] {
+        auto connections = context->connections;
+        for (const auto& connection : connections) connection->shut_down();
+        AcceptHandler on_accept;
+        MutexLock lock(context->mutex);
+        on_accept.swap(context->on_accept);
+      });
+    }
+    MutexLock lock(joining_);
+    context_->delivery.stop();
+  }
+
+ private:
+  static constexpr char kPrefix[] = "loopback:";
+
+  const std::shared_ptr<LoopbackContext> context_;
+  // Held while the thread is joined, so that a second shutdown() returns no sooner than the first.
+  Mutex joining_;
+};
+
+}  // namespace
+
+std::unique_ptr<Transport> make_loopback_transport(BufferPoolOptions pool) {
+  return std::make_unique<LoopbackTransport>(pool);
+}
+
+}  // namespace gradwire::transport

@@ -1,0 +1,107 @@
+#include "transport/recording_listener.h"
+
+#include <utility>
+
+#include "base/clock.h"
+
+namespace gradwire::transport {
+namespace {
+
+char test_byte(std::size_t index, unsigned seed) {
+  return static_cast<char>((index * 2'654'435'761u + seed * 40'503u) >> 13);
+}
+
+}  // namespace
+
+void RecordingListener::on_message(Connection& connection, Message message) {
+  begin_call();
+  if (hook_ != nullptr) hook_(connection, message);
+  MutexLock lock(mutex_);
+  while (held_back_) changed_.wait(mutex_);
+  messages_.push_back(std::move(message));
+  in_call_ = false;
+  changed_.notify_all();
+}
+
+void RecordingListener::on_closed(Connection&, absl::Status reason) {
+  begin_call();
+  MutexLock lock(mutex_);
+  ++closed_count_;
+  reason_ = std::move(reason);
+  in_call_ = false;
+  changed_.notify_all();
+}
+
+void RecordingListener::begin_call() {
+  MutexLock lock(mutex_);
+  if (in_call_ || closed_count_ > 0) ++misplaced_calls_;
+  in_call_ = true;
+  last_thread_ = std::this_thread::get_id();
+}
+
+void RecordingListener::hold_back() {
+  MutexLock lock(mutex_);
+  held_back_ = true;
+}
+
+void RecordingListener::let_go() {
+  MutexLock lock(mutex_);
+  held_back_ = false;
+  changed_.notify_all();
+}
+
+std::vector<Message> RecordingListener::wait_for_messages(std::size_t count) {
+  absl::Time deadline = Clock::system().now() + kTestPatience;
+  MutexLock lock(mutex_);
+  while (messages_.size() < count && closed_count_ == 0 && Clock::system().now() < deadline) {
+    Clock::system().wait_until(mutex_, changed_, deadline);
+  }
+  return messages_;
+}
+
+absl::Status RecordingListener::wait_closed() {
+  absl::Time deadline = Clock::system().now() + kTestPatience;
+  MutexLock lock(mutex_);
+  while (closed_count_ == 0) {
+    if (Clock::system().now() >= deadline) return absl::InternalError("on_closed did not come");
+    Clock::system().wait_until(mutex_, changed_, deadline);
+  }
+  return reason_;
+}
+
+std::size_t RecordingListener::message_count() {
+  MutexLock lock(mutex_);
+  return messages_.size();
+}
+
+int RecordingListener::closed_count() {
+  MutexLock lock(mutex_);
+  return closed_count_;
+}
+
+int RecordingListener::misplaced_calls() {
+  MutexLock lock(mutex_);
+  return misplaced_calls_;
+}
+
+std::thread::id RecordingListener::last_thread() {
+  MutexLock lock(mutex_);
+  return last_thread_;
+}
+
+Buffer make_test_buffer(std::size_t size, unsigned seed, Buffer::Sharing sharing) {
+  auto bytes = std::make_shared<std::vector<char>>(size);
+  for (std::size_t i = 0; i < size; ++i) (*bytes)[i] = test_byte(i, seed);
+  return Buffer(bytes->data(), size, bytes, sharing);
+}
+
+bool is_test_buffer(const Buffer& buffer, std::size_t size, unsigned seed) {
+  if (buffer.size() != size) return false;
+  const char* bytes = static_cast<const char*>(buffer.data());
+  for (std::size_t i = 0; i < size; ++i) {
+    if (bytes[i] != test_byte(i, seed)) return false;
+  }
+  return true;
+}
+
+}  // namespace gradwire::transport

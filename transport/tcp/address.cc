@@ -1,0 +1,206 @@
+#include "transport/tcp/address.h"
+
+#include <arpa/inet.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <optional>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "base/error.h"
+#include "transport/tcp/descriptor.h"
+
+namespace gradwire::transport {
+namespace {
+
+struct HostPort {
+  std::string host;
+  int port;
+};
+
+absl::StatusOr<HostPort> split_host_port(absl::string_view text) {
+  auto invalid = [text] {
+    return absl::InvalidArgumentError(absl::StrCat("\"", text, "\" is no address: expected host:port"));
+  };
+  absl::string_view host, port_text;
+  if (absl::ConsumePrefix(&text, "[")) {
+    std::size_t end = text.find("]:");
+    if (end == absl::string_view::npos) return invalid();
+    host = text.substr(0, end);
+    port_text = text.substr(end + 2);
+  } else {
+    std::size_t colon = text.rfind(':');
+    if (colon == absl::string_view::npos || text.find(':') != colon) return invalid();
+    host = text.substr(0, colon);
+    port_text = text.substr(colon + 1);
+  }
+  int port = 0;
+  if (host.empty() || host.size() > 255 || !absl::SimpleAtoi(port_text, &port) || port < 1 || port > 65535) {
+    return invalid();
+  }
+  return HostPort{std::string(host), port};
+}
+
+absl::StatusOr<std::vector<SocketAddress>> look_up(const char* host, int port, int flags) {
+  addrinfo hints = {};
+  hints.ai_family = AF_UNSPEC;
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = flags | AI_NUMERICSERV;
+  addrinfo* found = nullptr;
+  int error = ::getaddrinfo(host, std::to_string(port).c_str(), &hints, &found);
+  if (error != 0) {
+    return absl::UnavailableError(absl::StrCat("cannot look up the host \"", host == nullptr ? "" : host,
+                                               "\": ", ::gai_strerror(error)));
+  }
+  std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner(found, ::freeaddrinfo);
+  std::vector<SocketAddress> addresses;
+  for (const addrinfo* info = found; info != nullptr; info = info->ai_next) {
+    if (info->ai_family != AF_INET && info->ai_family != AF_INET6) continue;
+    SocketAddress& address = addresses.emplace_back();
+    std::memcpy(&address.storage, info->ai_addr, info->ai_addrlen);
+    address.length = info->ai_addrlen;
+  }
+  return addresses;
+}
+
+std::string host_of(const sockaddr* address) {
+  char text[INET6_ADDRSTRLEN] = "?";
+  if (address->sa_family == AF_INET) {
+    ::inet_ntop(AF_INET, &reinterpret_cast<const sockaddr_in*>(address)->sin_addr, text, sizeof(text));
+  } else if (address->sa_family == AF_INET6) {
+    const in6_addr& in6 = reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr;
+    if (IN6_IS_ADDR_V4MAPPED(&in6)) {
+      ::inet_ntop(AF_INET, in6.s6_addr + 12, text, sizeof(text));
+    } else {
+      ::inet_ntop(AF_INET6, &in6, text, sizeof(text));
+    }
+  }
+  return text;
+}
+
+bool means_something_to_others(const sockaddr* address) {
+  if (address == nullptr) return false;
+  if (address->sa_family == AF_INET) {
+    uint32_t value = ntohl(reinterpret_cast<const sockaddr_in*>(address)->sin_addr.s_addr);
+    return value != 0 && (value >> 24) != 127 && (value >> 16) != 0xa9fe;
+  }
+  if (address->sa_family == AF_INET6) {
+    const in6_addr& in6 = reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr;
+    return !IN6_IS_ADDR_UNSPECIFIED(&in6) && !IN6_IS_ADDR_LOOPBACK(&in6) && !IN6_IS_ADDR_LINKLOCAL(&in6);
+  }
+  return false;
+}
+
+// The addresses of interfaces that are up, IPv4 before IPv6.
+std::vector<std::string> interface_hosts() {
+  std::vector<std::string> hosts;
+  ifaddrs* list = nullptr;
+  if (::getifaddrs(&list) != 0) return hosts;
+  std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> owner(list, ::freeifaddrs);
+  for (int family : {AF_INET, AF_INET6}) {
+    for (const ifaddrs* entry = list; entry != nullptr; entry = entry->ifa_next) {
+      if ((entry->ifa_flags & IFF_UP) == 0 || entry->ifa_addr == nullptr) continue;
+      if (entry->ifa_addr->sa_family != family || !means_something_to_others(entry->ifa_addr)) continue;
+      hosts.push_back(host_of(entry->ifa_addr));
+    }
+  }
+  return hosts;
+}
+
+std::optional<std::string> host_of_own_name(const std::vector<std::string>& interfaces) {
+  char name[256] = {};
+  if (::gethostname(name, sizeof(name) - 1) != 0) return std::nullopt;
+  auto addresses = look_up(name, 0, 0);
+  if (!addresses.ok()) return std::nullopt;
+  for (const SocketAddress& address : *addresses) {
+    std::string host = host_of(address.get());
+    if (std::find(interfaces.begin(), interfaces.end(), host) != interfaces.end()) return host;
+  }
+  return std::nullopt;
+}
+
+// Connecting a datagram socket sends nothing; it only asks the kernel which address it would send from.
+std::optional<std::string> host_of_default_route() {
+  for (const char* elsewhere : {"192.0.2.1", "2001:db8::1"}) {
+    auto target = look_up(elsewhere, 9, AI_NUMERICHOST);
+    if (!target.ok() || target->empty()) continue;
+    Descriptor socket(::socket(target->front().storage.ss_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+    if (!socket.valid() || ::connect(socket.get(), target->front().get(), target->front().length) != 0)
+      continue;
+    SocketAddress own;
+    own.length = sizeof(own.storage);
+    if (::getsockname(socket.get(), own.get(), &own.length) != 0) continue;
+    if (means_something_to_others(own.get())) return host_of(own.get());
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::string to_string(const SocketAddress& address) {
+  uint16_t port = address.storage.ss_family == AF_INET6
+                      ? reinterpret_cast<const sockaddr_in6*>(&address.storage)->sin6_port
+                      : reinterpret_cast<const sockaddr_in*>(&address.storage)->sin_port;
+  return join_host_port(host_of(address.get()), ntohs(port));
+}
+
+std::string join_host_port(absl::string_view host, int port) {
+  if (host.find(':') != absl::string_view::npos) return absl::StrCat("[", host, "]:", port);
+  return absl::StrCat(host, ":", port);
+}
+
+absl::StatusOr<std::vector<SocketAddress>> resolve_addresses(absl::string_view address) {
+  std::vector<SocketAddress> all;
+  absl::Status unresolved;
+  for (absl::string_view part : absl::StrSplit(address, ',')) {
+    GRADWIRE_ASSIGN_OR_RETURN(HostPort host_port, split_host_port(absl::StripAsciiWhitespace(part)));
+    auto found = look_up(host_port.host.c_str(), host_port.port, 0);
+    if (!found.ok()) {
+      unresolved = found.status();
+      continue;
+    }
+    all.insert(all.end(), found->begin(), found->end());
+  }
+  if (all.empty()) return unresolved;
+  return all;
+}
+
+absl::StatusOr<std::vector<SocketAddress>> resolve_bind_addresses(const std::string& host, int port) {
+  if (!host.empty()) return look_up(host.c_str(), port, AI_PASSIVE);
+  // An IPv6 socket takes IPv4 connections too; IPv4 alone where the kernel has no IPv6.
+  std::vector<SocketAddress> addresses(2);
+  auto* any6 = reinterpret_cast<sockaddr_in6*>(&addresses[0].storage);
+  any6->sin6_family = AF_INET6;
+  any6->sin6_addr = in6addr_any;
+  any6->sin6_port = htons(static_cast<uint16_t>(port));
+  addresses[0].length = sizeof(sockaddr_in6);
+  auto* any4 = reinterpret_cast<sockaddr_in*>(&addresses[1].storage);
+  any4->sin_family = AF_INET;
+  any4->sin_addr.s_addr = htonl(INADDR_ANY);
+  any4->sin_port = htons(static_cast<uint16_t>(port));
+  addresses[1].length = sizeof(sockaddr_in);
+  return addresses;
+}
+
+std::string advertised_host(const std::string& configured) {
+  if (!configured.empty()) return configured;
+  if (const char* told = std::getenv("GRADWIRE_HOST_ADDRESS"); told != nullptr && *told != '\0') return told;
+  std::vector<std::string> interfaces = interface_hosts();
+  if (interfaces.empty()) return "127.0.0.1";
+  if (auto host = host_of_own_name(interfaces)) return *host;
+  if (auto host = host_of_default_route()) return *host;
+  return interfaces.front();
+}
+
+}  // namespace gradwire::transport

@@ -1,0 +1,62 @@
+#include "transport/tcp/address.h"
+
+#include <cstdlib>
+
+#include "gtest/gtest.h"
+
+namespace gradwire::transport {
+namespace {
+
+std::vector<std::string> resolved(const std::string& text) {
+  auto addresses = resolve_addresses(text);
+  if (!addresses.ok()) return {std::string(absl::StatusCodeToString(addresses.status().code()))};
+  std::vector<std::string> texts;
+  for (const SocketAddress& address : *addresses) texts.push_back(to_string(address));
+  return texts;
+}
+
+using Texts = std::vector<std::string>;
+
+TEST(ResolveAddresses, NumbersComeBackAsTheyAre) {
+  EXPECT_EQ(resolved("10.1.2.3:80"), Texts{"10.1.2.3:80"});
+  EXPECT_EQ(resolved("[2001:db8::1]:65535"), Texts{"[2001:db8::1]:65535"});
+  EXPECT_EQ(resolved("127.0.0.1:1, [::1]:2"), (Texts{"127.0.0.1:1", "[::1]:2"}));
+}
+
+TEST(ResolveAddresses, MappedIpv4IsWrittenAsIpv4) {
+  EXPECT_EQ(resolved("[::ffff:10.0.0.1]:80"), Texts{"10.0.0.1:80"});
+}
+
+TEST(ResolveAddresses, WhatIsNoAddressIsInvalid) {
+  for (const char* text : {"", ":", "host", "host:", ":80", "host:0", "host:65536", "host:-1", "host:80x",
+                           "::1:80", "[::1]", "[::1]80", "[::1:80", "a:1,", "a:1,b"}) {
+    EXPECT_EQ(resolved(text), Texts{"INVALID_ARGUMENT"}) << text;
+  }
+}
+
+TEST(JoinHostPort, Ipv6GetsBrackets) {
+  EXPECT_EQ(join_host_port("10.0.0.1", 5), "10.0.0.1:5");
+  EXPECT_EQ(join_host_port("::1", 5), "[::1]:5");
+  EXPECT_EQ(join_host_port("name", 5), "name:5");
+}
+
+TEST(AdvertisedHost, TheConfiguredHostAndThenTheEnvironmentDecide) {
+  ::setenv("GRADWIRE_HOST_ADDRESS", "from.environment", 1);
+  EXPECT_EQ(advertised_host("configured"), "configured");
+  EXPECT_EQ(advertised_host(""), "from.environment");
+  ::unsetenv("GRADWIRE_HOST_ADDRESS");
+  std::string found = advertised_host("");
+  EXPECT_FALSE(found.empty());
+  EXPECT_EQ(resolved(join_host_port(found, 80)), Texts{join_host_port(found, 80)});
+}
+
+TEST(ResolveBindAddresses, AnEmptyHostIsAllInterfaces) {
+  auto addresses = resolve_bind_addresses("", 7);
+  ASSERT_TRUE(addresses.ok());
+  ASSERT_EQ(addresses->size(), 2);
+  EXPECT_EQ(to_string((*addresses)[0]), "[::]:7");
+  EXPECT_EQ(to_string((*addresses)[1]), "0.0.0.0:7");
+}
+
+}  // namespace
+}  // namespace gradwire::transport

@@ -1,0 +1,114 @@
+#include "transport/tcp/tcp_transport.h"
+
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/mutex.h"
+#include "transport/tcp/acceptor.h"
+#include "transport/tcp/address.h"
+#include "transport/tcp/tcp_connection.h"
+#include "transport/tcp/tcp_context.h"
+
+namespace gradwire::transport {
+namespace {
+
+class TcpTransport : public Transport {
+ public:
+  explicit TcpTransport(TcpOptions options) : context_(std::make_shared<TcpContext>(std::move(options))) {}
+  ~TcpTransport() override { shutdown(); }
+
+  std::string name() const override { return "tcp"; }
+
+  absl::StatusOr<std::string> listen(AcceptHandler on_accept) override {
+    const TcpOptions& options = context_->options;
+    GRADWIRE_ASSIGN_OR_RETURN(ListeningSocket socket, listening_socket(options.bind_address, options.port));
+    std::string host = options.advertised_host.empty() ? options.bind_address : options.advertised_host;
+    std::string address = join_host_port(advertised_host(host), socket.port);
+    std::shared_ptr<Acceptor> acceptor;
+    {
+      MutexLock lock(mutex_);
+      if (acceptor_ != nullptr) return absl::FailedPreconditionError("the tcp transport listens already");
+      GRADWIRE_RETURN_IF_ERROR(start_locked());
+      acceptor = std::make_shared<Acceptor>(context_, std::move(socket.descriptor), std::move(on_accept));
+      acceptor_ = acceptor;
+    }
+    context_->reactor.post([acceptor] { acceptor->start_in_loop(); });
+    return address;
+  }
+
+  absl::StatusOr<std::shared_ptr<Connection>> connect(const std::string& address,
+                                                      std::shared_ptr<ConnectionListener> listener,
+                                                      absl::Duration timeout) override {
+    absl::Time deadline = Clock::system().now() + timeout;
+    GRADWIRE_ASSIGN_OR_RETURN(std::vector<SocketAddress> candidates, resolve_addresses(address));
+    {
+      MutexLock lock(mutex_);
+      GRADWIRE_RETURN_IF_ERROR(start_locked());
+    }
+    auto connection = std::make_shared<TcpConnection>(context_, address);
+    bool posted = context_->reactor.post(
+        [connection, candidates = std::move(candidates), listener = std::move(listener), deadline]() mutable {
+          connection->connect_in_loop(std::move(candidates), std::move(listener), deadline);
+        });
+    if (!posted) return absl::UnavailableError("the tcp transport has shut down");
+    return connection;
+  }
+
+  void shutdown() override {
+    bool first;
+    std::shared_ptr<Acceptor> acceptor;
+    {
+      MutexLock lock(mutex_);
+      first = !shut_down_;
+      shut_down_ = true;
+      acceptor = std::move(acceptor_);
+      if (!started_) return;
+    }
+    if (first) {
+      context_->reactor.post([context = context_, acceptor] {
+        if (acceptor != nullptr) acceptor->stop_in_loop();
+        context->shutting_down = true;
+        // on_closed of one may touch the table.
+        auto connections = context->connections;
+        for (const auto& connection : connections) connection->shut_down_in_loop();
+        context->end_if_done_in_loop();
+      });
+    }
+    MutexLock lock(joining_);
+    context_->reactor.join();
+  }
+
+ private:
+  absl::Status start_locked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (shut_down_) return absl::UnavailableError("the tcp transport has shut down");
+    if (started_) return absl::OkStatus();
+    GRADWIRE_RETURN_IF_ERROR(context_->reactor.start());
+    started_ = true;
+    return absl::OkStatus();
+  }
+
+  const std::shared_ptr<TcpContext> context_;
+
+  Mutex mutex_;
+  bool started_ ABSL_GUARDED_BY(mutex_) = false;
+  bool shut_down_ ABSL_GUARDED_BY(mutex_) = false;
+  std::shared_ptr<Acceptor> acceptor_ ABSL_GUARDED_BY(mutex_);
+  // Held while the thread is joined, so that a second shutdown() returns no sooner than the first.
+  Mutex joining_;
+};
+
+}  // namespace
+
+std::unique_ptr<Transport> make_tcp_transport(TcpOptions options) {
+  return std::make_unique<TcpTransport>(std::move(options));
+}
+
+}  // namespace gradwire::transport

@@ -1,0 +1,41 @@
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "absl/time/time.h"
+#include "security/limits.h"
+#include "transport/buffer_pool.h"
+#include "transport/transport.h"
+
+namespace gradwire::transport {
+
+struct TcpOptions {
+  // What arrives is checked against them before memory is allocated; send() refuses what is over them.
+  Limits limits;
+  // The address or name of the interface to listen on; empty: all, IPv4 and IPv6.
+  std::string bind_address;
+  // 0: any free one.
+  int port = 0;
+  // The host that others are told to connect to. Empty: bind_address if there is one, else
+  // GRADWIRE_HOST_ADDRESS, else what transport/tcp/address.h finds.
+  std::string advertised_host;
+  BufferPoolOptions pool;
+  // A silent connection is probed after this long, and then this often; several probes without an answer end
+  // it.
+  absl::Duration keepalive_idle = absl::Seconds(10);
+  absl::Duration keepalive_interval = absl::Seconds(5);
+  // How long bytes may stay unacknowledged, or a receiver that is alive may read nothing, before the
+  // connection ends.
+  absl::Duration user_timeout = absl::Seconds(30);
+};
+
+// Connections over TCP. Addresses are "host:port", or several with commas between, tried in order; a host
+// name is looked up on the thread that calls connect().
+//
+// One thread per transport reads and delivers; a sender writes on its own thread as far as the socket takes
+// it. Uses one descriptor per connection, and three more while it runs. The thread starts with listen() or
+// connect().
+std::unique_ptr<Transport> make_tcp_transport(TcpOptions options = TcpOptions());
+
+}  // namespace gradwire::transport
