@@ -80,6 +80,21 @@ void Engine::watch(const std::weak_ptr<Watcher>& watcher) {
   watchers_.push_back(watcher);
 }
 
+std::shared_ptr<void> Engine::shared(const std::string& name,
+                                     const std::function<std::shared_ptr<void>()>& make) {
+  if (name.empty()) return make();
+  {
+    MutexLock lock(mutex_);
+    if (auto found = shared_[name].lock()) return found;
+  }
+  std::shared_ptr<void> made = make();
+  MutexLock lock(mutex_);
+  std::weak_ptr<void>& slot = shared_[name];
+  if (auto first = slot.lock()) return first;  // Somebody was faster.
+  slot = made;
+  return made;
+}
+
 std::vector<std::shared_ptr<Engine::Watcher>> Engine::watchers() {
   std::vector<std::shared_ptr<Watcher>> alive;
   MutexLock lock(mutex_);

@@ -2,8 +2,10 @@
 
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "autograd/contexts.h"
 #include "autograd/gate.h"
 #include "autograd/graph_hook.h"
@@ -40,6 +42,10 @@ class Engine : public rpc::AgentExtension {
   // Kept while it lives.
   void watch(const std::weak_ptr<Watcher>& watcher);
 
+  // What the agent's users share under a name while one of them holds it: `make` is called where there is
+  // none, or where the name is empty.
+  std::shared_ptr<void> shared(const std::string& name, const std::function<std::shared_ptr<void>()>& make);
+
   bool serves(uint32_t service) const override;
   void serve(rpc::ServiceCall call) override;
   void worker_lost(const rpc::Worker& worker, const absl::Status& reason) override;
@@ -71,6 +77,7 @@ class Engine : public rpc::AgentExtension {
   GraphPlanter hook_;
 
   Mutex mutex_;
+  absl::flat_hash_map<std::string, std::weak_ptr<void>> shared_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::weak_ptr<Watcher>> watchers_ ABSL_GUARDED_BY(mutex_);
 };
 

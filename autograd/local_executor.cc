@@ -132,9 +132,15 @@ absl::Status LocalExecutor::walk(Reach& reach) {
   return absl::OkStatus();
 }
 
-void LocalExecutor::deliver_roots(variable_list gradients) {
-  for (std::size_t i = 0; i < roots_.size(); ++i)
-    deliver(roots_[i], std::move(gradients[i]), ~uint64_t{0}, 0, i);
+absl::Status LocalExecutor::deliver_roots(variable_list gradients) {
+  try {
+    for (std::size_t i = 0; i < roots_.size(); ++i) {
+      deliver(roots_[i], std::move(gradients[i]), ~uint64_t{0}, 0, static_cast<uint32_t>(i));
+    }
+  } catch (...) {
+    return with_context(status_from_exception(std::current_exception()), "the gradients of the roots");
+  }
+  return absl::OkStatus();
 }
 
 absl::Status LocalExecutor::deliver_message(uint64_t message, variable_list gradients) {
@@ -144,6 +150,8 @@ absl::Status LocalExecutor::deliver_message(uint64_t message, variable_list grad
   }
   Sent& sent = found->second;
   const edge_list& edges = sent.node->next_edges();
+  // A bit mask names them, so there are up to seven undefined ones too many.
+  while (gradients.size() > edges.size() && !gradients.back().defined()) gradients.pop_back();
   if (gradients.size() != edges.size()) {
     return absl::InvalidArgumentError(absl::StrCat(gradients.size(), " gradients came for the ", edges.size(),
                                                    " tensors of message ", message));
@@ -156,13 +164,14 @@ absl::Status LocalExecutor::deliver_message(uint64_t message, variable_list grad
   }
   try {
     validate(edges, gradients, sent.node->name());
+    sent.arrived = true;
+    for (std::size_t i = 0; i < edges.size(); ++i) {
+      if (!sent.marked[i]) continue;
+      deliver(edges[i], std::move(gradients[i]), sent.node->sequence_nr(), message, static_cast<uint32_t>(i));
+    }
   } catch (...) {
     return with_context(status_from_exception(std::current_exception()),
                         absl::StrCat("the gradients of message ", message));
-  }
-  sent.arrived = true;
-  for (std::size_t i = 0; i < edges.size(); ++i) {
-    if (sent.marked[i]) deliver(edges[i], std::move(gradients[i]), sent.node->sequence_nr(), message, i);
   }
   return absl::OkStatus();
 }

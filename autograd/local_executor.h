@@ -83,9 +83,9 @@ class LocalExecutor {
 
   // ---- Running. GradMode is off.
 
-  void deliver_roots(variable_list gradients);
-  // One for each output of the send node, undefined where none came. InvalidArgument when the message is not
-  // awaited, or its gradients do not fit the tensors that were sent.
+  absl::Status deliver_roots(variable_list gradients);
+  // One for each output of the send node, undefined where none came; undefined ones may follow.
+  // InvalidArgument when the message is not awaited, or its gradients do not fit the tensors that were sent.
   absl::Status deliver_message(uint64_t message, variable_list gradients);
 
   // The next node to run; false when none has all it waits for.

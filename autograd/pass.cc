@@ -128,8 +128,12 @@ void Pass::run_roots(torch::autograd::variable_list gradients) {
   {
     MutexLock lock(mutex_);
     if (state_.ended()) return;
-    executor_->deliver_roots(std::move(gradients));
-    state_.ran(1, actions);
+    absl::Status delivered = executor_->deliver_roots(std::move(gradients));
+    if (delivered.ok()) {
+      state_.ran(1, actions);
+    } else {
+      state_.fail(here(delivered), actions);
+    }
   }
   perform(std::move(actions));
   drain();
@@ -147,12 +151,14 @@ void Pass::run(const rpc::Worker& from, const proto::Run& run, std::vector<at::T
     if (status.ok() && state_.run_arrived(from.incarnation, run.message())) {
       torch::autograd::variable_list gradients;
       std::size_t next = 0;
-      // As many as the send node has outputs; deliver_message() checks that.
       for (std::size_t i = 0; i < 8 * run.defined().size(); ++i) {
         const bool is_defined = (static_cast<uint8_t>(run.defined()[i / 8]) >> (i % 8) & 1) != 0;
         gradients.push_back(is_defined && next < defined.size() ? std::move(defined[next++]) : at::Tensor());
       }
-      absl::Status delivered = executor_->deliver_message(run.message(), std::move(gradients));
+      absl::Status delivered = next == defined.size()
+                                   ? executor_->deliver_message(run.message(), std::move(gradients))
+                                   : absl::InvalidArgumentError(absl::StrCat(
+                                         "worker \"", from.name, "\" shipped more gradients than it says"));
       if (delivered.ok()) {
         state_.ran(1, actions);
       } else {

@@ -96,7 +96,8 @@ TEST(Codec, ProtobufMessagesTravelByTheirName) {
   proto::Cancel cancel;
   cancel.set_call_id(9);
   EXPECT_EQ(round_trip<proto::Cancel>(cancel)->call_id(), 9u);
-  EXPECT_EQ((round_trip<proto::Cancel, proto::Ping>(cancel).status().code()), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ((round_trip<proto::Cancel, proto::Ping>(cancel).status().code()),
+            absl::StatusCode::kInvalidArgument);
 }
 
 TEST(Codec, StatusKeepsCodeMessageAndWorker) {
@@ -123,7 +124,8 @@ TEST(Codec, WrongKindsAndRangesRefused) {
   EXPECT_FALSE((round_trip<int64_t, uint32_t>(int64_t{-1}).ok()));
   EXPECT_FALSE((round_trip<std::vector<int64_t>, std::vector<int8_t>>(std::vector<int64_t>{300}).ok()));
   EXPECT_FALSE((round_trip<std::pair<int, int>, std::tuple<int, int, int>>(std::make_pair(1, 2)).ok()));
-  EXPECT_FALSE((round_trip<std::vector<std::string>, std::map<std::string, int>>(std::vector<std::string>{"a"}).ok()));
+  EXPECT_FALSE(
+      (round_trip<std::vector<std::string>, std::map<std::string, int>>(std::vector<std::string>{"a"}).ok()));
 }
 
 TEST(Codec, TuplesAreReadFromEitherKindOfList) {

@@ -50,7 +50,8 @@ class TestSender {
 
 inline absl::StatusOr<IncomingPayload> receive(WireMessage wire) {
   IncomingPayload in;
-  if (!in.payload.ParseFromString(wire.payload)) return absl::InvalidArgumentError("these bytes are no Payload");
+  if (!in.payload.ParseFromString(wire.payload))
+    return absl::InvalidArgumentError("these bytes are no Payload");
   if (in.payload.tensors_size() != 0) {
     GRADWIRE_ASSIGN_OR_RETURN(in.tensors, tensor_backend()->decode(in.payload, std::move(wire.buffers)));
   }

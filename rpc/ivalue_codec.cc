@@ -1,10 +1,10 @@
 #include "rpc/ivalue_codec.h"
 
-#include <utility>
-#include <vector>
-
 #include <ATen/core/Dict.h>
 #include <ATen/core/List.h>
+
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/error.h"
@@ -39,9 +39,10 @@ absl::Status encode_list(const c10::IValue& value, int depth, Encoder& encoder, 
     return absl::OkStatus();
   }
   proto::ValueList& values = *out.mutable_list();
-  const bool shown = !elements.empty() &&
-                     (type->kind() == c10::TypeKind::TensorType || type->kind() == c10::TypeKind::BoolType ||
-                      type->kind() == c10::TypeKind::StringType || type->kind() == c10::TypeKind::ComplexType);
+  const bool shown =
+      !elements.empty() &&
+      (type->kind() == c10::TypeKind::TensorType || type->kind() == c10::TypeKind::BoolType ||
+       type->kind() == c10::TypeKind::StringType || type->kind() == c10::TypeKind::ComplexType);
   if (!shown) {
     GRADWIRE_ASSIGN_OR_RETURN(*values.mutable_element_type(), type_to_text(*type));
   }
@@ -57,7 +58,8 @@ absl::Status encode_dict(const c10::IValue& value, int depth, Encoder& encoder, 
   GRADWIRE_ASSIGN_OR_RETURN(*map.mutable_key_type(), type_to_text(*dict.keyType()));
   GRADWIRE_ASSIGN_OR_RETURN(*map.mutable_value_type(), type_to_text(*dict.valueType()));
   for (const auto& entry : dict) {
-    if (entry.key().isTensor()) return absl::InvalidArgumentError("a dictionary whose keys are tensors cannot travel");
+    if (entry.key().isTensor())
+      return absl::InvalidArgumentError("a dictionary whose keys are tensors cannot travel");
     GRADWIRE_RETURN_IF_ERROR(encode_at(entry.key(), depth + 1, encoder, *map.add_keys()));
     GRADWIRE_RETURN_IF_ERROR(encode_at(entry.value(), depth + 1, encoder, *map.add_values()));
   }
@@ -93,7 +95,8 @@ absl::Status encode_at(const c10::IValue& value, int depth, Encoder& encoder, pr
   } else {
     std::string type = value.tagKind();
     if (value.isObject()) type = value.type()->repr_str();
-    return absl::InvalidArgumentError(absl::StrCat("a value of type ", type, " cannot travel between workers"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("a value of type ", type, " cannot travel between workers"));
   }
   return absl::OkStatus();
 }
@@ -115,7 +118,8 @@ absl::StatusOr<c10::TypePtr> element_type(const std::string& text, const std::ve
   GRADWIRE_ASSIGN_OR_RETURN(c10::TypePtr type, type_from_text(text));
   for (const c10::IValue& element : elements) {
     if (!is_element(element, *type)) {
-      return absl::InvalidArgumentError(absl::StrCat("a container of ", text, " holds a ", element.tagKind()));
+      return absl::InvalidArgumentError(
+          absl::StrCat("a container of ", text, " holds a ", element.tagKind()));
     }
   }
   return type;
@@ -147,7 +151,8 @@ absl::StatusOr<c10::IValue> decode_dict(const proto::ValueMap& in, int depth, De
   dict.reserve(keys.size());
   for (std::size_t i = 0; i < keys.size(); ++i) {
     if (!can_be_key(keys[i])) {
-      return absl::InvalidArgumentError(absl::StrCat("a ", keys[i].tagKind(), " cannot be a key of a dictionary"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("a ", keys[i].tagKind(), " cannot be a key of a dictionary"));
     }
     dict.insert_or_assign(std::move(keys[i]), std::move(values[i]));
   }

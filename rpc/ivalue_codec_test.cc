@@ -1,11 +1,11 @@
 #include "rpc/ivalue_codec.h"
 
+#include <ATen/ATen.h>
+
 #include <map>
 #include <string>
 #include <tuple>
 #include <vector>
-
-#include <ATen/ATen.h>
 
 #include "gtest/gtest.h"
 #include "rpc/codec_containers.h"
@@ -42,7 +42,8 @@ TEST(IValueCodec, ListsKeepTheirTypesEvenWhenEmpty) {
   EXPECT_TRUE(sent(IValue(std::vector<double>{1, 2})).isDoubleList());
   EXPECT_TRUE(sent(IValue(c10::List<bool>({true, false}))).isBoolList());
   EXPECT_TRUE(sent(IValue(std::vector<at::Tensor>{at::ones({2})})).isTensorList());
-  EXPECT_TRUE(sent(IValue(std::vector<std::string>{"a"})).toList().elementType()->kind() == c10::TypeKind::StringType);
+  EXPECT_TRUE(sent(IValue(std::vector<std::string>{"a"})).toList().elementType()->kind() ==
+              c10::TypeKind::StringType);
   EXPECT_TRUE(sent(IValue(std::vector<int64_t>{})).isIntList());
   EXPECT_TRUE(sent(IValue(c10::List<bool>())).isBoolList());
   EXPECT_TRUE(sent(IValue(std::vector<at::Tensor>{})).isTensorList());
@@ -59,7 +60,8 @@ TEST(IValueCodec, ListsKeepTheirTypesEvenWhenEmpty) {
 TEST(IValueCodec, TuplesAndDictionariesNest) {
   c10::Dict<std::string, at::Tensor> dict;
   dict.insert("w", at::full({2}, 4.0));
-  const IValue tuple = c10::ivalue::Tuple::create({IValue(1), IValue(dict), IValue(std::vector<double>{0.5})});
+  const IValue tuple =
+      c10::ivalue::Tuple::create({IValue(1), IValue(dict), IValue(std::vector<double>{0.5})});
   const IValue got = sent(tuple);
   ASSERT_TRUE(got.isTuple());
   const auto& elements = got.toTupleRef().elements();
@@ -79,7 +81,9 @@ TEST(IValueCodec, ReadableAsTheCppValueItHolds) {
   EXPECT_EQ((round_trip<IValue, at::Tensor>(IValue(at::ones({3})))->numel()), 3);
   EXPECT_EQ((*round_trip<IValue, std::vector<int64_t>>(IValue(std::vector<int64_t>{1, 2}))),
             (std::vector<int64_t>{1, 2}));
-  EXPECT_EQ((round_trip<IValue, std::vector<at::Tensor>>(IValue(std::vector<at::Tensor>{at::ones({3})}))->size()), 1u);
+  EXPECT_EQ(
+      (round_trip<IValue, std::vector<at::Tensor>>(IValue(std::vector<at::Tensor>{at::ones({3})}))->size()),
+      1u);
   const IValue tuple = c10::ivalue::Tuple::create({IValue(at::ones({3})), IValue(2)});
   const auto pair = round_trip<IValue, std::tuple<at::Tensor, int64_t>>(tuple);
   ASSERT_TRUE(pair.ok()) << pair.status();
@@ -95,7 +99,8 @@ TEST(IValueCodec, ReadsWhatCppContainersSend) {
   const auto list = round_trip<std::vector<std::string>, IValue>(std::vector<std::string>{"a", "b"});
   ASSERT_TRUE(list.ok());
   EXPECT_EQ(list->toList().elementType()->kind(), c10::TypeKind::StringType);
-  const auto dict = round_trip<std::map<std::string, double>, IValue>(std::map<std::string, double>{{"a", 2}});
+  const auto dict =
+      round_trip<std::map<std::string, double>, IValue>(std::map<std::string, double>{{"a", 2}});
   ASSERT_TRUE(dict.ok());
   EXPECT_EQ(dict->toGenericDict().at("a").toDouble(), 2);
 }
@@ -142,7 +147,8 @@ TEST(IValueCodec, HostileContainersRefused) {
 }
 
 TEST(IValueType, TextRoundTrips) {
-  for (const char* text : {"Tensor", "List[Optional[Tensor]]", "Dict[str,List[int]]", "Tuple[int,Tuple[],Any]"}) {
+  for (const char* text :
+       {"Tensor", "List[Optional[Tensor]]", "Dict[str,List[int]]", "Tuple[int,Tuple[],Any]"}) {
     const auto type = type_from_text(text);
     ASSERT_TRUE(type.ok()) << type.status();
     EXPECT_EQ(*type_to_text(**type), text);
@@ -150,8 +156,8 @@ TEST(IValueType, TextRoundTrips) {
 }
 
 TEST(IValueType, NonsenseRefused) {
-  for (const char* text : {"", "List", "List[", "List[]", "List[int,int]", "int]", "Dict[Tensor,int]", "Tensor[int]",
-                           "[", "List[int", "Tuple[int", "Tuple[,]", "__torch__.Evil"}) {
+  for (const char* text : {"", "List", "List[", "List[]", "List[int,int]", "int]", "Dict[Tensor,int]",
+                           "Tensor[int]", "[", "List[int", "Tuple[int", "Tuple[,]", "__torch__.Evil"}) {
     EXPECT_FALSE(type_from_text(text).ok()) << text;
   }
   std::string deep;

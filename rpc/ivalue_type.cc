@@ -65,7 +65,8 @@ absl::Status append_type(const c10::Type& type, int depth, std::string& out) {
       return contained("List");
     case c10::TypeKind::OptionalType: {
       out.append("Optional[");
-      GRADWIRE_RETURN_IF_ERROR(append_type(*type.expectRef<c10::OptionalType>().getElementType(), depth + 1, out));
+      GRADWIRE_RETURN_IF_ERROR(
+          append_type(*type.expectRef<c10::OptionalType>().getElementType(), depth + 1, out));
       out.append("]");
       return absl::OkStatus();
     }
@@ -85,10 +86,11 @@ absl::StatusOr<c10::TypePtr> parse(absl::string_view& text, int depth) {
   const absl::string_view word = text.substr(0, text.find_first_of("[],"));
   text.remove_prefix(word.size());
   static const auto* const plain = new std::vector<std::pair<absl::string_view, c10::TypePtr>>{
-      {"Tensor", c10::TensorType::get()}, {"int", c10::IntType::get()},         {"float", c10::FloatType::get()},
-      {"bool", c10::BoolType::get()},     {"str", c10::StringType::get()},      {"complex", c10::ComplexType::get()},
-      {"number", c10::NumberType::get()}, {"Device", c10::DeviceObjType::get()}, {"None", c10::NoneType::get()},
-      {"Any", c10::AnyType::get()}};
+      {"Tensor", c10::TensorType::get()}, {"int", c10::IntType::get()},
+      {"float", c10::FloatType::get()},   {"bool", c10::BoolType::get()},
+      {"str", c10::StringType::get()},    {"complex", c10::ComplexType::get()},
+      {"number", c10::NumberType::get()}, {"Device", c10::DeviceObjType::get()},
+      {"None", c10::NoneType::get()},     {"Any", c10::AnyType::get()}};
   for (const auto& [name, type] : *plain) {
     if (word == name) return type;
   }
@@ -102,7 +104,7 @@ absl::StatusOr<c10::TypePtr> parse(absl::string_view& text, int depth) {
   if (word == "List" && parts.size() == 1) return c10::TypePtr(c10::ListType::create(parts[0]));
   if (word == "Optional" && parts.size() == 1) {
     // libtorch compares this one by its address.
-    if (parts[0]->kind() == c10::TypeKind::TensorType) return c10::TypePtr(c10::OptionalType::ofTensor());
+    if (parts[0]->kind() == c10::TypeKind::TensorType) return c10::OptionalType::get(parts[0]);
     return c10::TypePtr(c10::OptionalType::create(parts[0]));
   }
   if (word == "Tuple") return c10::TypePtr(c10::TupleType::create(std::move(parts)));
@@ -127,7 +129,8 @@ absl::StatusOr<c10::TypePtr> parse(absl::string_view& text, int depth) {
 absl::StatusOr<std::string> type_to_text(const c10::Type& type) {
   std::string text;
   GRADWIRE_RETURN_IF_ERROR(append_type(type, 0, text));
-  if (text.size() > kMaxTextSize) return absl::InvalidArgumentError("the type of an element is too long to travel");
+  if (text.size() > kMaxTextSize)
+    return absl::InvalidArgumentError("the type of an element is too long to travel");
   return text;
 }
 

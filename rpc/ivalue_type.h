@@ -1,17 +1,17 @@
 #pragma once
 
-#include <string>
-
 #include <ATen/core/ivalue.h>
 #include <ATen/core/jit_type.h>
+
+#include <string>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
 namespace gradwire::rpc {
 
-// The types of list and dictionary elements as text: Tensor, int, float, bool, str, complex, number, Device, None, Any,
-// List[T], Optional[T], Dict[K,V], Tuple[T,...].
+// The types of list and dictionary elements as text: Tensor, int, float, bool, str, complex, number, Device,
+// None, Any, List[T], Optional[T], Dict[K,V], Tuple[T,...].
 
 // InvalidArgument for any other type, naming it.
 absl::StatusOr<std::string> type_to_text(const c10::Type& type);

@@ -13,7 +13,8 @@
 #include "rpc/tensor_codec.h"
 #include "rpc/to_ivalue.h"
 
-// The caller's side of operators and TorchScript functions: what the call templates of rpc/call.h need of Op and Script.
+// The caller's side of operators and TorchScript functions: what the call templates of rpc/call.h need of Op
+// and Script.
 namespace gradwire::rpc {
 namespace op_call_internal {
 
@@ -27,7 +28,8 @@ absl::Status add_argument(Encoder& encoder, proto::Payload& payload, A&& argumen
   if constexpr (kIsKeyword<std::remove_cvref_t<A>>) {
     proto::KeywordValue& keyword = *payload.add_keywords();
     keyword.set_name(argument.name);
-    return Codec<c10::IValue>::encode(to_ivalue(std::forward<A>(argument).value), encoder, *keyword.mutable_value());
+    return Codec<c10::IValue>::encode(to_ivalue(std::forward<A>(argument).value), encoder,
+                                      *keyword.mutable_value());
   } else {
     if (payload.keywords_size() != 0) {
       return absl::InvalidArgumentError("a positional argument after a keyword argument");
@@ -42,7 +44,9 @@ absl::Status add_argument(Encoder& encoder, proto::Payload& payload, A&& argumen
 template <class... A>
 absl::Status add_operator_arguments(Encoder& encoder, proto::Payload& payload, A&&... arguments) {
   absl::Status status;
-  (void)((status = op_call_internal::add_argument(encoder, payload, std::forward<A>(arguments)), status.ok()) && ...);
+  (void)((status = op_call_internal::add_argument(encoder, payload, std::forward<A>(arguments)),
+          status.ok()) &&
+         ...);
   return status;
 }
 

@@ -5,12 +5,13 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/strip.h"
 
-// Reviewed: every operator here computes a tensor or a number from its arguments alone, checks what it is given, and
-// touches neither files, nor the storage or the size of an existing tensor, nor streams, nor another process's handles.
-// Left out on purpose: from_file, set_, resize_ and everything that takes or gives a storage; as_strided, which reaches
-// what a view was cut from; record_stream and other stream and pinned-memory operators; operators whose kernels trust
-// their index arguments (embedding_bag, ctc_loss, max_unpool*, fractional pools); everything that starts with "_"; and all
-// overloads with out= arguments (operator_call.cc).
+// Reviewed: every operator here computes a tensor or a number from its arguments alone, checks what it is
+// given, and touches neither files, nor the storage or the size of an existing tensor, nor streams, nor
+// another process's handles. Left out on purpose: from_file, set_, resize_ and everything that takes or gives
+// a storage; as_strided, which reaches what a view was cut from; record_stream and other stream and
+// pinned-memory operators; operators whose kernels trust their index arguments (embedding_bag, ctc_loss,
+// max_unpool*, fractional pools); everything that starts with "_"; and all overloads with out= arguments
+// (operator_call.cc).
 namespace gradwire::rpc {
 namespace {
 
@@ -79,8 +80,7 @@ const absl::flat_hash_set<absl::string_view>& allowed() {
       "rand_like", "randint", "randint_like", "randn", "randn_like", "randperm", "scalar_tensor",
       "tril_indices", "triu_indices", "zeros", "zeros_like",
       // Asking.
-      "dense_dim", "dim", "is_complex", "is_floating_point", "is_nonzero", "is_same_size", "item", "numel",
-      "result_type", "size", "sparse_dim", "stride", "to_dense",
+      "dense_dim", "is_complex", "is_floating_point", "is_nonzero", "is_same_size", "item", "result_type", "size", "sparse_dim", "stride", "to_dense",
       // Neural networks.
       "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_max_pool1d", "adaptive_max_pool2d",
       "alpha_dropout", "avg_pool1d", "avg_pool2d", "avg_pool3d", "batch_norm", "binary_cross_entropy",

@@ -1,10 +1,10 @@
 #include "rpc/operator_call.h"
 
+#include <torch/csrc/jit/runtime/operator.h>
+
 #include <string>
 #include <utility>
 #include <vector>
-
-#include <torch/csrc/jit/runtime/operator.h>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
@@ -30,8 +30,8 @@ bool has_out_argument(const c10::FunctionSchema& schema) {
   return false;
 }
 
-// The overloads of an allowed operator, in TorchScript's order, which is that of their registration. Looked up once for
-// each name: the list of allowed names bounds the table.
+// The overloads of an allowed operator, in TorchScript's order, which is that of their registration. Looked
+// up once for each name: the list of allowed names bounds the table.
 const Overloads& overloads_of(const std::string& name) {
   static auto* const mutex = new Mutex;
   static auto* const table = new absl::flat_hash_map<std::string, std::unique_ptr<Overloads>>;
@@ -63,8 +63,7 @@ absl::StatusOr<Match> find_match(const std::string& callee, const Overloads& ove
   std::vector<std::string> reasons;
   for (const auto& overload : overloads) {
     const auto stack = match_arguments(overload->schema(), arguments, Conversions::kImplicit);
-    reasons.push_back(absl::StrCat("  ", torch::jit::canonicalSchemaString(overload->schema()), ": ",
-                                   stack.status().message()));
+    reasons.push_back(absl::StrCat("  ", toString(overload->schema()), ": ", stack.status().message()));
   }
   return absl::InvalidArgumentError(
       absl::StrCat("no overload of \"", callee, "\" takes these arguments:\n", absl::StrJoin(reasons, "\n")));
@@ -85,7 +84,8 @@ absl::StatusOr<Match> resolve(const ServerCall& call) {
     });
   }
   if (overloads.empty()) {
-    return absl::NotFoundError(absl::StrCat("the operator \"", callee, "\" has no such overload without out= arguments"));
+    return absl::NotFoundError(
+        absl::StrCat("the operator \"", callee, "\" has no such overload without out= arguments"));
   }
   GRADWIRE_ASSIGN_OR_RETURN(CallArguments arguments, torch_arguments(call));
   return find_match(callee, overloads, arguments);
@@ -110,7 +110,8 @@ void serve_operator(const std::shared_ptr<ServerCall>& call) {
     match->op->getOperation()(stack);
     finish_torch_call(*call, std::move(stack));
   } catch (...) {
-    call->fail(with_context(status_from_exception(std::current_exception()), absl::StrCat("\"", call->callee(), "\"")));
+    call->fail(with_context(status_from_exception(std::current_exception()),
+                            absl::StrCat("\"", call->callee(), "\"")));
   }
 }
 

@@ -1,11 +1,11 @@
 #include "rpc/schema_match.h"
 
-#include <optional>
-
 #include <ATen/core/List.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/jit_type.h>
 #include <c10/core/Device.h>
+
+#include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "base/error.h"
@@ -16,7 +16,8 @@ namespace {
 using c10::IValue;
 using c10::TypeKind;
 
-std::optional<IValue> convert(const IValue& value, const c10::Type& type, bool fixed_length, Conversions conversions);
+std::optional<IValue> convert(const IValue& value, const c10::Type& type, bool fixed_length,
+                              Conversions conversions);
 
 bool is_number(const IValue& value) { return value.isInt() || value.isDouble() || value.isComplexDouble(); }
 
@@ -47,7 +48,8 @@ std::optional<IValue> convert_number(const IValue& value, TypeKind kind, Convers
   if (!number || fits(*number)) return number;
   if (kind == TypeKind::FloatType && number->isInt()) return IValue(static_cast<double>(number->toInt()));
   if (kind == TypeKind::ComplexType && !number->isComplexDouble()) {
-    return IValue(c10::complex<double>(number->isInt() ? static_cast<double>(number->toInt()) : number->toDouble()));
+    return IValue(
+        c10::complex<double>(number->isInt() ? static_cast<double>(number->toInt()) : number->toDouble()));
   }
   return std::nullopt;
 }
@@ -119,8 +121,8 @@ std::optional<IValue> convert(const IValue& value, const c10::Type& type, bool f
 
 }  // namespace
 
-absl::StatusOr<std::vector<IValue>> match_arguments(const c10::FunctionSchema& schema, const CallArguments& arguments,
-                                                    Conversions conversions) {
+absl::StatusOr<std::vector<IValue>> match_arguments(const c10::FunctionSchema& schema,
+                                                    const CallArguments& arguments, Conversions conversions) {
   const std::vector<c10::Argument>& parameters = schema.arguments();
   if (arguments.positional.size() > parameters.size()) {
     return absl::InvalidArgumentError(
@@ -134,7 +136,8 @@ absl::StatusOr<std::vector<IValue>> match_arguments(const c10::FunctionSchema& s
     const IValue* given = nullptr;
     if (i < arguments.positional.size()) {
       if (parameter.kwarg_only()) {
-        return absl::InvalidArgumentError(absl::StrCat("argument \"", parameter.name(), "\" goes by keyword only"));
+        return absl::InvalidArgumentError(
+            absl::StrCat("argument \"", parameter.name(), "\" goes by keyword only"));
       }
       given = &arguments.positional[i];
     }
@@ -157,7 +160,8 @@ absl::StatusOr<std::vector<IValue>> match_arguments(const c10::FunctionSchema& s
         convert(*given, *parameter.type(), parameter.N().has_value(), conversions);
     if (!converted) {
       return absl::InvalidArgumentError(absl::StrCat("argument \"", parameter.name(), "\" takes a ",
-                                                     parameter.type()->repr_str(), ", got a ", given->tagKind()));
+                                                     parameter.type()->repr_str(), ", got a ",
+                                                     given->tagKind()));
     }
     stack.push_back(*std::move(converted));
   }

@@ -1,12 +1,12 @@
 #include "rpc/script.h"
 
+#include <torch/csrc/jit/api/compilation_unit.h>
+#include <torch/csrc/jit/api/module.h>
+
 #include <map>
 #include <optional>
 #include <utility>
 #include <vector>
-
-#include <torch/csrc/jit/api/compilation_unit.h>
-#include <torch/csrc/jit/api/module.h>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
@@ -43,7 +43,8 @@ class Scripts {
   void add(const std::string& name, Package package) {
     for (absl::string_view part : absl::StrSplit(name, '.')) {
       if (part.empty()) {
-        throw Error(absl::InvalidArgumentError(absl::StrCat("\"", name, "\" is no name of a TorchScript package")));
+        throw Error(
+            absl::InvalidArgumentError(absl::StrCat("\"", name, "\" is no name of a TorchScript package")));
       }
     }
     auto entry = std::make_shared<const Package>(std::move(package));
@@ -73,8 +74,9 @@ class Scripts {
       if (found == packages_.end()) {
         std::vector<std::string> names;
         for (const auto& [known, unused] : packages_) names.push_back(known);
-        return absl::NotFoundError(absl::StrCat("no TorchScript package \"", package_name,
-                                                "\" is registered here; there are: ", absl::StrJoin(names, ", ")));
+        return absl::NotFoundError(
+            absl::StrCat("no TorchScript package \"", package_name,
+                         "\" is registered here; there are: ", absl::StrJoin(names, ", ")));
       }
       package = found->second;
     }
@@ -115,7 +117,8 @@ absl::StatusOr<std::vector<c10::IValue>> prepare(const ServerCall& call, const S
 
 void register_script(const std::string& package, std::shared_ptr<torch::jit::CompilationUnit> unit) {
   Package entry;
-  for (torch::jit::Function* function : unit->get_functions()) entry.functions[function->name()] = {function, {}};
+  for (torch::jit::Function* function : unit->get_functions())
+    entry.functions[function->name()] = {function, {}};
   entry.unit = std::move(unit);
   Scripts::instance().add(package, std::move(entry));
 }
@@ -155,7 +158,8 @@ void serve_script(const std::shared_ptr<ServerCall>& call) {
     found->function->function->run(values);
     finish_torch_call(*call, std::move(values));
   } catch (...) {
-    call->fail(with_context(status_from_exception(std::current_exception()), absl::StrCat("\"", call->callee(), "\"")));
+    call->fail(with_context(status_from_exception(std::current_exception()),
+                            absl::StrCat("\"", call->callee(), "\"")));
   }
 }
 

@@ -3,6 +3,8 @@
 #include <atomic>
 #include <utility>
 
+#include "base/execution_state.h"
+
 namespace gradwire::rpc {
 
 // Passes the turn on once: when told to, or when nobody can tell any more.
@@ -32,9 +34,35 @@ void Strand::post(Task task) {
 }
 
 void Strand::start(Task task) {
-  executor_->post_or_run([task = std::move(task), turn = std::make_shared<Turn>(shared_from_this())]() mutable {
+  Executor::Task run = [task = std::move(task), turn = std::make_shared<Turn>(shared_from_this())]() mutable {
     task([turn = std::move(turn)] { turn->pass(); });
-  });
+  };
+  if (!executor_->post_clean(run)) run_inline(std::move(run));
+}
+
+void Strand::run_inline(Executor::Task task) {
+  {
+    MutexLock lock(mutex_);
+    due_inline_.push_back(std::move(task));
+    if (running_inline_) return;
+    running_inline_ = true;
+  }
+  const std::shared_ptr<Strand> self = shared_from_this();
+  while (true) {
+    Executor::Task due;
+    {
+      MutexLock lock(mutex_);
+      if (due_inline_.empty()) {
+        running_inline_ = false;
+        return;
+      }
+      due = std::move(due_inline_.front());
+      due_inline_.pop_front();
+    }
+    ScopedExecutionState clean((ExecutionState()));
+    due();
+    due = nullptr;
+  }
 }
 
 void Strand::next() {

@@ -1,12 +1,12 @@
 // Installs the tensors' way onto the wire. Linked alwayslink: nothing names it.
+#include <ATen/core/Tensor.h>
+#include <c10/core/GradMode.h>
+#include <c10/core/InferenceMode.h>
+
 #include <exception>
 #include <memory>
 #include <utility>
 #include <vector>
-
-#include <ATen/core/Tensor.h>
-#include <c10/core/GradMode.h>
-#include <c10/core/InferenceMode.h>
 
 #include "absl/strings/str_cat.h"
 #include "base/error.h"

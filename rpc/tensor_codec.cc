@@ -15,14 +15,15 @@ absl::Status add_tensor(at::Tensor tensor, bool give_away, Encoder& encoder, pro
     return absl::OkStatus();
   }
   const std::size_t index = encoder.tensors<TorchTensors>().add(std::move(tensor), give_away);
-  if (index > std::numeric_limits<uint32_t>::max()) return absl::InvalidArgumentError("too many tensors in one message");
+  if (index > std::numeric_limits<uint32_t>::max())
+    return absl::InvalidArgumentError("too many tensors in one message");
   out.set_tensor(static_cast<uint32_t>(index));
   return absl::OkStatus();
 }
 
 // The number of an enumerator: its own kind, or an integer.
-absl::StatusOr<int64_t> number_of(const proto::Value& in, proto::Value::KindCase kind, uint32_t own, int64_t limit,
-                                  absl::string_view name) {
+absl::StatusOr<int64_t> number_of(const proto::Value& in, proto::Value::KindCase kind, uint32_t own,
+                                  int64_t limit, absl::string_view name) {
   int64_t number = own;
   if (in.kind_case() == proto::Value::kInteger) {
     number = in.integer();
@@ -107,8 +108,9 @@ absl::Status Codec<c10::Layout>::encode(c10::Layout value, Encoder&, proto::Valu
 }
 
 absl::StatusOr<c10::Layout> Codec<c10::Layout>::decode(const proto::Value& in, Decoder&) {
-  GRADWIRE_ASSIGN_OR_RETURN(int64_t number, number_of(in, proto::Value::kLayout, in.layout(),
-                                                      static_cast<int64_t>(c10::Layout::NumOptions), type_name()));
+  GRADWIRE_ASSIGN_OR_RETURN(int64_t number,
+                            number_of(in, proto::Value::kLayout, in.layout(),
+                                      static_cast<int64_t>(c10::Layout::NumOptions), type_name()));
   return static_cast<c10::Layout>(number);
 }
 

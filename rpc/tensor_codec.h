@@ -1,7 +1,5 @@
 #pragma once
 
-#include <string>
-
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 #include <c10/core/Layout.h>
@@ -10,12 +8,14 @@
 #include <c10/core/ScalarType.h>
 #include <c10/util/complex.h>
 
+#include <string>
+
 #include "rpc/codec.h"
 
 namespace gradwire::rpc {
 
-// A tensor, or the undefined one. What is moved in is given away: when nothing else holds its memory it travels
-// without a copy. What arrives owns its memory, may be changed and resized, and is a leaf.
+// A tensor, or the undefined one. What is moved in is given away: when nothing else holds its memory it
+// travels without a copy. What arrives owns its memory, may be changed and resized, and is a leaf.
 template <>
 struct Codec<at::Tensor> {
   static std::string type_name() { return "Tensor"; }

@@ -1,12 +1,12 @@
 #include "rpc/tensor_codec.h"
 
-#include <map>
-#include <string>
-#include <vector>
-
 #include <ATen/ATen.h>
 #include <c10/core/GradMode.h>
 #include <c10/core/InferenceMode.h>
+
+#include <map>
+#include <string>
+#include <vector>
 
 #include "base/execution_state.h"
 #include "gtest/gtest.h"
@@ -31,12 +31,14 @@ void expect_same(const at::Tensor& got, const at::Tensor& expected) {
 }
 
 TEST(TensorCodec, EveryNumericDtypeSmallAndLarge) {
-  for (at::ScalarType dtype : {at::kByte, at::kChar, at::kShort, at::kInt, at::kLong, at::kHalf, at::kFloat,
-                               at::kDouble, at::kComplexFloat, at::kComplexDouble, at::kBool, at::kBFloat16}) {
-    for (int64_t n : {3, 3000}) expect_same(sent(at::arange(n).remainder(2).to(dtype)), at::arange(n).remainder(2).to(dtype));
+  for (at::ScalarType dtype :
+       {at::kByte, at::kChar, at::kShort, at::kInt, at::kLong, at::kHalf, at::kFloat, at::kDouble,
+        at::kComplexFloat, at::kComplexDouble, at::kBool, at::kBFloat16}) {
+    for (int64_t n : {3, 3000})
+      expect_same(sent(at::arange(n).remainder(2).to(dtype)), at::arange(n).remainder(2).to(dtype));
   }
-  for (at::ScalarType dtype : {at::kFloat8_e5m2, at::kFloat8_e4m3fn, at::kUInt16, at::kUInt32, at::kUInt64,
-                               at::kComplexHalf}) {
+  for (at::ScalarType dtype :
+       {at::kFloat8_e5m2, at::kFloat8_e4m3fn, at::kUInt16, at::kUInt32, at::kUInt64, at::kComplexHalf}) {
     const at::Tensor got = sent(at::ones({1000}, at::kFloat).to(dtype));
     EXPECT_EQ(got.scalar_type(), dtype);
     EXPECT_EQ(got.nbytes(), 1000 * c10::elementSize(dtype));
@@ -208,7 +210,8 @@ TEST(TensorCodec, WhatCannotTravelIsNamed) {
 }
 
 TEST(TensorCodec, StateDictTravels) {
-  const std::map<std::string, at::Tensor> state = {{"bias", at::randn({10})}, {"weight", at::randn({100, 10})}};
+  const std::map<std::string, at::Tensor> state = {{"bias", at::randn({10})},
+                                                   {"weight", at::randn({100, 10})}};
   const auto got = round_trip<std::map<std::string, at::Tensor>>(state);
   ASSERT_TRUE(got.ok()) << got.status();
   ASSERT_EQ(got->size(), 2u);

@@ -45,8 +45,8 @@ absl::Status check_dense(absl::Span<const int64_t> sizes, absl::Span<const int64
   int64_t expected = 1;
   for (const auto& [stride, size] : order) {
     if (stride != expected) {
-      return absl::InvalidArgumentError(absl::StrCat("its sizes [", absl::StrJoin(sizes, ", "), "] and strides [",
-                                                     absl::StrJoin(strides, ", "),
+      return absl::InvalidArgumentError(absl::StrCat("its sizes [", absl::StrJoin(sizes, ", "),
+                                                     "] and strides [", absl::StrJoin(strides, ", "),
                                                      "] are not those of a dense tensor"));
     }
     expected *= size;  // At most numel: no overflow.

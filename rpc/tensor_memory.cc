@@ -1,12 +1,12 @@
 #include "rpc/tensor_memory.h"
 
-#include <memory>
-#include <utility>
-
 #include <ATen/Utils.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/Storage.h>
 #include <c10/core/TensorImpl.h>
+
+#include <memory>
+#include <utility>
 
 #include "transport/buffer_pool.h"
 
@@ -39,8 +39,9 @@ at::Tensor tensor_over(transport::Buffer memory, at::IntArrayRef sizes, at::IntA
 }
 
 at::Tensor reinterpret(const at::Tensor& tensor, at::ScalarType dtype) {
-  at::Tensor other = at::detail::make_tensor<c10::TensorImpl>(
-      c10::Storage(tensor.storage()), c10::DispatchKeySet(c10::DispatchKey::CPU), c10::scalarTypeToTypeMeta(dtype));
+  at::Tensor other = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(tensor.storage()),
+                                                              c10::DispatchKeySet(c10::DispatchKey::CPU),
+                                                              c10::scalarTypeToTypeMeta(dtype));
   other.unsafeGetTensorImpl()->set_sizes_and_strides(tensor.sizes(), tensor.strides());
   other.unsafeGetTensorImpl()->set_storage_offset(tensor.storage_offset());
   return other;

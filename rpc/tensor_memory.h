@@ -1,22 +1,23 @@
 #pragma once
 
-#include <cstddef>
-
 #include <ATen/core/Tensor.h>
+
+#include <cstddef>
 
 #include "absl/status/statusor.h"
 #include "transport/message.h"
 
 namespace gradwire::rpc {
 
-// Memory for the bytes of a tensor, aligned to 64 bytes, from a pool of the process. ResourceExhausted when there is
-// none.
+// Memory for the bytes of a tensor, aligned to 64 bytes, from a pool of the process. ResourceExhausted when
+// there is none.
 absl::StatusOr<transport::Buffer> allocate_tensor_memory(std::size_t size);
 
-// A tensor over `memory`, which lives as long as the tensor's storage. It may be changed, and resized beyond the
-// memory like any other: libtorch then moves it to memory of its own. Empty `strides`: row-major.
+// A tensor over `memory`, which lives as long as the tensor's storage. It may be changed, and resized beyond
+// the memory like any other: libtorch then moves it to memory of its own. Empty `strides`: row-major.
 // REQUIRES: the layout lies within the memory (tensor_layout.h), and the memory belongs to the tensor alone.
-at::Tensor tensor_over(transport::Buffer memory, at::IntArrayRef sizes, at::IntArrayRef strides, at::ScalarType dtype);
+at::Tensor tensor_over(transport::Buffer memory, at::IntArrayRef sizes, at::IntArrayRef strides,
+                       at::ScalarType dtype);
 
 // A tensor of another dtype of the same size over the memory of `tensor`, with its sizes, strides and offset.
 at::Tensor reinterpret(const at::Tensor& tensor, at::ScalarType dtype);

@@ -1,10 +1,10 @@
 #include "rpc/tensor_reader.h"
 
+#include <ATen/EmptyTensor.h>
+
 #include <cstdint>
 #include <cstring>
 #include <utility>
-
-#include <ATen/EmptyTensor.h>
 
 #include "absl/strings/str_cat.h"
 #include "base/error.h"
@@ -32,7 +32,8 @@ absl::StatusOr<at::Tensor> TensorReader::read(const proto::Tensor& in) {
     return absl::InvalidArgumentError("its dtype is quantized but its kind is not");
   }
   if (in.requires_grad() && !c10::isFloatingType(dtype) && !c10::isComplexType(dtype)) {
-    return absl::InvalidArgumentError(absl::StrCat("a tensor of dtype ", c10::toString(dtype), " cannot require grad"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("a tensor of dtype ", c10::toString(dtype), " cannot require grad"));
   }
   switch (in.kind()) {
     case proto::Tensor::STRIDED:
@@ -44,7 +45,8 @@ absl::StatusOr<at::Tensor> TensorReader::read(const proto::Tensor& in) {
     case proto::Tensor::QUANTIZED:
       return read_quantized(in, dtype);
     default:
-      return absl::InvalidArgumentError(absl::StrCat("there is no kind of tensor with the number ", in.kind()));
+      return absl::InvalidArgumentError(
+          absl::StrCat("there is no kind of tensor with the number ", in.kind()));
   }
 }
 
@@ -61,13 +63,14 @@ absl::StatusOr<at::Tensor> TensorReader::read_strided(const proto::Tensor& in, a
   if (in.strides_size() != 0) GRADWIRE_RETURN_IF_ERROR(check_dense(in.sizes(), in.strides(), extent.numel));
   GRADWIRE_ASSIGN_OR_RETURN(transport::Buffer memory, take_bytes(in, static_cast<std::size_t>(extent.bytes)));
   if (dtype == at::kBool) GRADWIRE_RETURN_IF_ERROR(check_bools(memory.data(), memory.size()));
-  return tensor_over(std::move(memory), sizes, at::IntArrayRef(in.strides().data(), in.strides().size()), dtype);
+  return tensor_over(std::move(memory), sizes, at::IntArrayRef(in.strides().data(), in.strides().size()),
+                     dtype);
 }
 
 absl::StatusOr<at::Tensor> TensorReader::read_part(const proto::Tensor& in) {
   GRADWIRE_ASSIGN_OR_RETURN(at::ScalarType dtype, known_dtype(in.dtype()));
-  if (in.kind() != proto::Tensor::STRIDED || in.strides_size() != 0 || in.parts_size() != 0 || in.requires_grad() ||
-      c10::isQIntType(dtype)) {
+  if (in.kind() != proto::Tensor::STRIDED || in.strides_size() != 0 || in.parts_size() != 0 ||
+      in.requires_grad() || c10::isQIntType(dtype)) {
     return absl::InvalidArgumentError("one of its parts is not a plain row-major tensor");
   }
   return read_strided(in, dtype);
@@ -89,8 +92,8 @@ absl::StatusOr<transport::Buffer> TensorReader::take_bytes(const proto::Tensor& 
     given = buffer.data() == nullptr ? 0 : buffer.size();
   }
   if (given != size) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("it needs ", size, " bytes and ", given, " came (or its buffer belongs to another tensor)"));
+    return absl::InvalidArgumentError(absl::StrCat("it needs ", size, " bytes and ", given,
+                                                   " came (or its buffer belongs to another tensor)"));
   }
   if (buffer.data() != nullptr && reinterpret_cast<uintptr_t>(source) % kAlignment == 0) return buffer;
   GRADWIRE_ASSIGN_OR_RETURN(transport::Buffer copy, allocate_tensor_memory(size));

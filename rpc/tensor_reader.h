@@ -1,8 +1,8 @@
 #pragma once
 
-#include <vector>
-
 #include <ATen/core/Tensor.h>
+
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "proto/value.pb.h"
@@ -10,8 +10,8 @@
 
 namespace gradwire::rpc {
 
-// Makes tensors out of the descriptions and buffers of one message, all of them hostile. Lives for one message; not
-// thread-safe. Exceptions of libtorch pass through.
+// Makes tensors out of the descriptions and buffers of one message, all of them hostile. Lives for one
+// message; not thread-safe. Exceptions of libtorch pass through.
 class TensorReader {
  public:
   explicit TensorReader(std::vector<transport::Buffer> buffers) : buffers_(std::move(buffers)) {}

@@ -9,8 +9,8 @@
 
 namespace gradwire::rpc {
 
-// The tensors of one message, in the order of Payload.tensors. What they are only the tensor codec knows, and the
-// layers that it is linked into: the agent works without libtorch.
+// The tensors of one message, in the order of Payload.tensors. What they are only the tensor codec knows, and
+// the layers that it is linked into: the agent works without libtorch.
 class TensorSet {
  public:
   virtual ~TensorSet() = default;
@@ -34,8 +34,8 @@ class TensorBackend {
   virtual absl::Status encode(const TensorSet& tensors, TensorSharing sharing, proto::Payload& payload,
                               std::vector<transport::Buffer>& buffers) = 0;
 
-  // The tensors of a payload; their memory is that of `buffers`, or fresh. Everything in `payload` is hostile until
-  // checked. InvalidArgument naming the tensor's index and what is wrong.
+  // The tensors of a payload; their memory is that of `buffers`, or fresh. Everything in `payload` is hostile
+  // until checked. InvalidArgument naming the tensor's index and what is wrong.
   virtual absl::StatusOr<std::unique_ptr<TensorSet>> decode(const proto::Payload& payload,
                                                             std::vector<transport::Buffer> buffers) = 0;
 };

@@ -1,12 +1,12 @@
 #include "rpc/tensor_writer.h"
 
-#include <cstring>
-#include <memory>
-#include <utility>
-
 #include <ATen/ops/zeros.h>
 #include <c10/core/DispatchKeySet.h>
 #include <c10/core/impl/COW.h>
+
+#include <cstring>
+#include <memory>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/error.h"
@@ -16,8 +16,9 @@
 namespace gradwire::rpc {
 namespace {
 
-// Tensors up to this size travel inside the envelope: a buffer of its own costs a captured block, an entry in the
-// scatter list and a tensor over foreign memory on the other side, which is more than copying this many bytes twice.
+// Tensors up to this size travel inside the envelope: a buffer of its own costs a captured block, an entry in
+// the scatter list and a tensor over foreign memory on the other side, which is more than copying this many
+// bytes twice.
 constexpr int64_t kMaxInlineBytes = 512;
 
 // Wrappers whose data pointer, if any, is not their content.
@@ -31,8 +32,8 @@ bool is_alone(const at::Tensor& tensor, std::size_t handles, bool given_away) {
   if (tensor.use_count() != handles || storage.use_count() != 1) return false;
   // Storages that share memory until one of them is written to.
   if (c10::impl::cow::is_cow_data_ptr(storage.data_ptr())) return false;
-  // libtorch allocated it, or the caller gave away what did together with the tensor; memory that nothing frees is
-  // still his.
+  // libtorch allocated it, or the caller gave away what did together with the tensor; memory that nothing
+  // frees is still his.
   return storage.allocator() != nullptr || (given_away && storage.data_ptr().get_context() != nullptr);
 }
 
@@ -41,12 +42,13 @@ bool is_alone(const at::Tensor& tensor, std::size_t handles, bool given_away) {
 absl::Status TensorWriter::write(const at::Tensor& tensor, bool given_away, proto::Tensor& out) {
   if (!tensor.defined()) return absl::InvalidArgumentError("an undefined tensor cannot travel here");
   if (!tensor.device().is_cpu()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a tensor on device ", tensor.device().str(), " cannot travel: move it to the cpu first"));
+    return absl::InvalidArgumentError(absl::StrCat("a tensor on device ", tensor.device().str(),
+                                                   " cannot travel: move it to the cpu first"));
   }
   const c10::DispatchKeySet keys = tensor.key_set();
   if (keys.has_any(kWrappers)) {
-    return absl::InvalidArgumentError("a tensor inside a function transform or of a Python subclass cannot travel");
+    return absl::InvalidArgumentError(
+        "a tensor inside a function transform or of a Python subclass cannot travel");
   }
   if (tensor.is_nested()) return absl::InvalidArgumentError("a nested tensor cannot travel: send its parts");
   out.set_dtype(static_cast<uint32_t>(tensor.scalar_type()));
@@ -60,7 +62,8 @@ absl::Status TensorWriter::write(const at::Tensor& tensor, bool given_away, prot
     case at::kSparseCsr:
       return write_sparse_csr(tensor, out);
     default:
-      return absl::InvalidArgumentError(absl::StrCat("a tensor of layout number ", static_cast<int>(tensor.layout()),
+      return absl::InvalidArgumentError(absl::StrCat("a tensor of layout number ",
+                                                     static_cast<int>(tensor.layout()),
                                                      " cannot travel, only strided, COO and CSR ones"));
   }
 }

@@ -1,8 +1,8 @@
 #pragma once
 
-#include <vector>
-
 #include <ATen/core/Tensor.h>
+
+#include <vector>
 
 #include "absl/status/status.h"
 #include "proto/value.pb.h"
@@ -28,8 +28,8 @@ class TensorWriter {
 
   // One component of a sparse or quantized tensor: always row-major.
   absl::Status write_part(const at::Tensor& part, proto::Tensor& out);
-  // `dense` is a dense CPU tensor without pending conjugation or negation; `alone` says that its memory may be read at
-  // any later time.
+  // `dense` is a dense CPU tensor without pending conjugation or negation; `alone` says that its memory may
+  // be read at any later time.
   absl::Status write_bytes(const at::Tensor& dense, bool alone, proto::Tensor& out);
 
   const TensorSharing sharing_;

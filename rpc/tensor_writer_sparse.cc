@@ -1,8 +1,8 @@
 // Tensors made of others: sparse and quantized ones.
-#include <cstdint>
-
 #include <ATen/core/Tensor.h>
 #include <ATen/quantized/QTensorImpl.h>
+
+#include <cstdint>
 
 #include "absl/strings/str_cat.h"
 #include "base/error.h"
@@ -42,7 +42,8 @@ absl::Status TensorWriter::write_quantized(const at::Tensor& tensor, bool given_
     case at::kPerChannelSymmetric:
       out.set_channel_axis(static_cast<uint32_t>(tensor.q_per_channel_axis() + 1));
       GRADWIRE_RETURN_IF_ERROR(write_part(tensor.q_per_channel_scales().to(at::kDouble), *out.add_parts()));
-      GRADWIRE_RETURN_IF_ERROR(write_part(tensor.q_per_channel_zero_points().to(at::kLong), *out.add_parts()));
+      GRADWIRE_RETURN_IF_ERROR(
+          write_part(tensor.q_per_channel_zero_points().to(at::kLong), *out.add_parts()));
       break;
     default:
       return absl::InvalidArgumentError("a tensor quantized with floating-point zero points cannot travel");

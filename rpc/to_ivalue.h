@@ -1,5 +1,9 @@
 #pragma once
 
+#include <ATen/core/Dict.h>
+#include <ATen/core/List.h>
+#include <ATen/core/ivalue.h>
+
 #include <concepts>
 #include <map>
 #include <optional>
@@ -10,10 +14,6 @@
 #include <unordered_map>
 #include <utility>
 #include <vector>
-
-#include <ATen/core/Dict.h>
-#include <ATen/core/List.h>
-#include <ATen/core/ivalue.h>
 
 #include "absl/strings/string_view.h"
 
@@ -77,15 +77,14 @@ c10::IValue dict_of(const Map& map) {
 
 }  // namespace to_ivalue_internal
 
-// C++ values as TorchScript sees them: integers of any width as int, every floating-point type as float, enumerations
-// of libtorch as their numbers, vectors as lists, maps as dictionaries, nullopt as None.
+// C++ values as TorchScript sees them: integers of any width as int, every floating-point type as float,
+// enumerations of libtorch as their numbers, vectors as lists, maps as dictionaries, nullopt as None.
 inline c10::IValue to_ivalue(c10::IValue value) { return value; }
 inline c10::IValue to_ivalue(const at::Tensor& value) { return c10::IValue(value); }
 inline c10::IValue to_ivalue(at::Tensor&& value) { return c10::IValue(std::move(value)); }
 inline c10::IValue to_ivalue(bool value) { return c10::IValue(value); }
 template <std::integral T>
-  requires(!std::same_as<T, bool>)
-c10::IValue to_ivalue(T value) {
+requires(!std::same_as<T, bool>) c10::IValue to_ivalue(T value) {
   return c10::IValue(static_cast<int64_t>(value));
 }
 template <std::floating_point T>
@@ -93,10 +92,7 @@ c10::IValue to_ivalue(T value) {
   return c10::IValue(static_cast<double>(value));
 }
 template <class T>
-  requires std::is_enum_v<T>
-c10::IValue to_ivalue(T value) {
-  return c10::IValue(static_cast<int64_t>(value));
-}
+requires std::is_enum_v<T> c10::IValue to_ivalue(T value) { return c10::IValue(static_cast<int64_t>(value)); }
 template <class T>
 c10::IValue to_ivalue(c10::complex<T> value) {
   return c10::IValue(c10::complex<double>(value));
@@ -130,7 +126,8 @@ c10::IValue to_ivalue(const std::optional<T>& value) {
 template <class... T>
 c10::IValue to_ivalue(const std::tuple<T...>& value) {
   return std::apply(
-      [](const T&... element) { return c10::IValue(c10::ivalue::Tuple::create({to_ivalue(element)...})); }, value);
+      [](const T&... element) { return c10::IValue(c10::ivalue::Tuple::create({to_ivalue(element)...})); },
+      value);
 }
 
 }  // namespace gradwire::rpc

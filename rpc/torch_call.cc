@@ -28,8 +28,8 @@ absl::StatusOr<c10::IValue> target_value(const ServerCall& call) {
       take_if<std::vector<at::Tensor>>(call, type, value)) {
     return value;
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat("\"", call.callee(), "\" was called on an RRef to a ", type, ", which is no argument for it"));
+  return absl::InvalidArgumentError(absl::StrCat("\"", call.callee(), "\" was called on an RRef to a ", type,
+                                                 ", which is no argument for it"));
 }
 
 template <class T>
@@ -52,8 +52,8 @@ absl::StatusOr<CallArguments> torch_arguments(const ServerCall& call) {
   for (const proto::Value& value : in.payload.values()) {
     auto argument = Codec<c10::IValue>::decode(value, decoder);
     if (!argument.ok()) {
-      return with_context(argument.status(), absl::StrCat("argument ", arguments.positional.size() + 1, " of \"",
-                                                          call.callee(), "\""));
+      return with_context(argument.status(), absl::StrCat("argument ", arguments.positional.size() + 1,
+                                                          " of \"", call.callee(), "\""));
     }
     arguments.positional.push_back(*std::move(argument));
   }

@@ -1,15 +1,14 @@
-// What base must know of libtorch: its exceptions, and the grad and inference mode of a thread. Linked alwayslink:
-// nothing names it.
+// What base must know of libtorch: its exceptions, and the grad and inference mode of a thread. Linked
+// alwayslink: nothing names it.
+#include <c10/core/AutogradState.h>
+#include <c10/core/DispatchKeySet.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/util/Exception.h>
 #include <cxxabi.h>
 
 #include <cstdlib>
 #include <memory>
 #include <typeinfo>
-
-#include <c10/core/AutogradState.h>
-#include <c10/core/DispatchKeySet.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
-#include <c10/util/Exception.h>
 
 #include "absl/strings/str_cat.h"
 #include "base/error.h"
@@ -27,7 +26,8 @@ absl::Status translate(const std::exception& exception) {
       abi::__cxa_demangle(typeid(*error).name(), nullptr, nullptr, &failed), &std::free);
   const std::string message =
       absl::StrCat(failed == 0 ? name.get() : "c10::Error", ": ", error->what_without_backtrace());
-  if (dynamic_cast<const c10::OutOfMemoryError*>(error) != nullptr) return absl::ResourceExhaustedError(message);
+  if (dynamic_cast<const c10::OutOfMemoryError*>(error) != nullptr)
+    return absl::ResourceExhaustedError(message);
   return absl::UnknownError(message);
 }
 

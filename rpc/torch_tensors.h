@@ -1,9 +1,9 @@
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <cstddef>
 #include <vector>
-
-#include <ATen/core/Tensor.h>
 
 #include "rpc/tensor_set.h"
 

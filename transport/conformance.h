@@ -48,6 +48,10 @@ class TransportConformance : public testing::TestWithParam<TransportKind> {
   // Connects and waits until the other end has accepted.
   Pair connect(RecordingListener::Hook server_hook = nullptr, RecordingListener::Hook client_hook = nullptr);
 
+  // The listener of the connection that was accepted as number `index`; waits for it. nullptr if it does not
+  // come.
+  std::shared_ptr<RecordingListener> accepted_listener(std::size_t index);
+
   void shut_down_all();
 
  private:

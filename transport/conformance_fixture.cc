@@ -33,6 +33,15 @@ void TransportConformance::shut_down_all() {
   server_.reset();
 }
 
+std::shared_ptr<RecordingListener> TransportConformance::accepted_listener(std::size_t index) {
+  absl::Time deadline = Clock::system().now() + kTestPatience;
+  MutexLock lock(mutex_);
+  while (accepted_.size() <= index && Clock::system().now() < deadline) {
+    Clock::system().wait_until(mutex_, changed_, deadline);
+  }
+  return accepted_.size() > index ? accepted_[index].listener : nullptr;
+}
+
 TransportConformance::Pair TransportConformance::connect(RecordingListener::Hook server_hook,
                                                          RecordingListener::Hook client_hook) {
   Pair pair;

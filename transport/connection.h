@@ -31,8 +31,9 @@ class Connection {
   virtual ~Connection() = default;
 
   // Queues a message; never blocks. Owned buffers are read until they are sent. Borrowed buffers are too, but
-  // only until capture() of the returned ticket. Unavailable once the connection is closed. While it is still
-  // being established messages are queued.
+  // only until capture() of the returned ticket. While the connection is still being established messages are
+  // queued. Unavailable once it is closed; ResourceExhausted for a message over the transport's limits, or
+  // when there is no memory.
   virtual absl::StatusOr<uint64_t> send(Message message) = 0;
 
   // Copies what has not left yet of the borrowed buffers of the message with this ticket: afterwards their
@@ -40,7 +41,8 @@ class Connection {
   virtual void capture(uint64_t ticket) = 0;
 
   // Ends the connection; idempotent, the first reason wins. What is queued is sent first for at most `flush`,
-  // in the background; what then remains is dropped. on_closed follows.
+  // in the background; what then remains is dropped. on_closed follows. Nothing that arrives from now on is
+  // delivered.
   virtual void close(absl::Status reason, absl::Duration flush = absl::ZeroDuration()) = 0;
 
   // Where the other end is, for messages to people.

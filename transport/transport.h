@@ -24,7 +24,7 @@ class Transport {
   virtual std::string name() const = 0;
 
   // Starts to accept connections and returns the address under which others, on other hosts too, reach this
-  // process. At most once. Errors: Unavailable with the cause.
+  // process. At most once. Errors: Unavailable with the cause; FailedPrecondition the second time.
   virtual absl::StatusOr<std::string> listen(AcceptHandler on_accept) = 0;
 
   // Begins to connect and returns at once. When the other end does not answer within `timeout`, or refuses,
@@ -33,7 +33,8 @@ class Transport {
                                                               std::shared_ptr<ConnectionListener> listener,
                                                               absl::Duration timeout) = 0;
 
-  // Closes every connection (on_closed comes for each before this returns) and joins the threads; idempotent.
+  // Closes every connection (on_closed comes for each before this returns, with Cancelled where no close()
+  // came before) and joins the threads; idempotent. A flush that is under way is completed within its time.
   // Not from a listener.
   virtual void shutdown() = 0;
 };

@@ -26,9 +26,9 @@ void HolderTable::add_child(const Id& parent, const Id& child, uint64_t receiver
   ++found->second.children;
 }
 
-HolderTable::Deletes HolderTable::confirm_child(const Id& child) {
+HolderTable::Deletes HolderTable::confirm_child(const Id& child, uint64_t receiver) {
   auto found = children_.find(child);
-  if (found == children_.end()) return {};
+  if (found == children_.end() || found->second.receiver != receiver) return {};
   const Id parent = found->second.parent;
   children_.erase(found);
   auto fork = forks_.find(parent);
@@ -44,11 +44,18 @@ HolderTable::Deletes HolderTable::lose_worker(uint64_t incarnation) {
     if (entry.receiver == incarnation) orphans.push_back(child);
   }
   for (const Id& child : orphans) {
-    for (Fork& fork : confirm_child(child)) deletes.push_back(fork);
+    for (Fork& fork : confirm_child(child, incarnation)) {
+      if (fork.owner != incarnation) deletes.push_back(fork);
+    }
   }
   absl::erase_if(forks_, [incarnation](const auto& fork) { return fork.second.fork.owner == incarnation; });
   absl::erase_if(children_, [this](const auto& child) { return !forks_.contains(child.second.parent); });
   return deletes;
+}
+
+void HolderTable::forget(const Id& fork) {
+  if (forks_.erase(fork) == 0) return;
+  absl::erase_if(children_, [&fork](const auto& child) { return child.second.parent == fork; });
 }
 
 bool HolderTable::confirmed(const Id& fork) const {

@@ -33,7 +33,10 @@ class HolderTable {
   Deletes release(const Id& fork);
   // The fork `parent` was passed on as `child` to `receiver` (an incarnation).
   void add_child(const Id& parent, const Id& child, uint64_t receiver);
-  Deletes confirm_child(const Id& child);
+  // `receiver` has told its owner of the child, or never got it. Ignored from anybody else.
+  Deletes confirm_child(const Id& child, uint64_t receiver);
+  // The owner will never know the fork, since it is lost: nothing to delete there.
+  void forget(const Id& fork);
   // A worker is lost: its RRefs' forks need no delete, and the children it was sent never confirm.
   Deletes lose_worker(uint64_t incarnation);
 

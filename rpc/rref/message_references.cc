@@ -62,23 +62,28 @@ absl::StatusOr<uint32_t> RRefService::add_reference(const std::shared_ptr<RRefHa
 }
 
 void RRefService::undo(const proto::Payload& payload, const Worker& receiver) {
-  OwnerTable::Freed freed;
+  if (payload.references_size() == 0) return;
+  std::vector<Slot> freed;
   HolderTable::Deletes deletes;
   {
     MutexLock lock(mutex_);
+    if (closed_) return;
     for (const proto::Reference& reference : payload.references()) {
       const Id child = from_proto(reference.fork());
       if (!child) continue;
       if (reference.registered()) {
-        for (const Id& id : owner_table_.delete_fork(from_proto(reference.rref()), child, receiver.incarnation)) {
-          freed.push_back(id);
+        const Id rref = from_proto(reference.rref());
+        for (Slot& slot : take_freed_locked(owner_table_.delete_fork(rref, child, receiver.incarnation))) {
+          freed.push_back(std::move(slot));
         }
       } else {
-        for (const HolderTable::Fork& fork : holder_table_.confirm_child(child)) deletes.push_back(fork);
+        for (const HolderTable::Fork& fork : holder_table_.confirm_child(child, receiver.incarnation)) {
+          deletes.push_back(fork);
+        }
       }
     }
   }
-  free_values(freed);
+  free_values(std::move(freed));
   send_deletes(deletes);
 }
 
@@ -86,53 +91,79 @@ absl::StatusOr<std::vector<std::shared_ptr<RRefHandle>>> RRefService::receive(co
                                                                               const Worker& from) {
   std::vector<std::shared_ptr<RRefHandle>> handles;
   handles.reserve(payload.references_size());
+  // One that cannot be must not keep the others from being taken, and given back: their sender waits for that.
+  absl::Status status;
   for (const proto::Reference& reference : payload.references()) {
-    const Id rref = from_proto(reference.rref());
-    const Id child = from_proto(reference.fork());
-    if (!rref) return absl::InvalidArgumentError("a reference without an id");
-    if (reference.owner() == agent_.self().incarnation) {
-      handles.push_back(receive_owned(rref, child, reference.type(), from));
-      continue;
+    auto handle = receive_one(reference, from);
+    if (handle.ok()) {
+      handles.push_back(*std::move(handle));
+    } else if (status.ok()) {
+      status = handle.status();
     }
-    absl::StatusOr<Worker> owner = agent_.find_worker_by_incarnation(reference.owner());
-    if (!owner.ok()) return with_context(owner.status(), "the owner of a reference");
-    if (!child || (reference.registered() && reference.owner() != from.incarnation)) {
-      return absl::InvalidArgumentError("a reference without a fork for its receiver");
-    }
-    const bool confirmed = reference.registered();
-    Promise<void> promise(agent_.executor());
-    {
-      MutexLock lock(mutex_);
-      if (closed_) return absl::FailedPreconditionError("the agent has been shut down");
-      holder_table_.add({rref, child, owner->incarnation}, confirmed);
-      if (!confirmed) unconfirmed_.emplace(child, promise);
-    }
-    if (confirmed) promise.set_value();
-    handles.push_back(std::make_shared<RRefHandle>(RRefHandle::Parts{
-        weak_from_this(), rref, child, *owner, reference.type(), Future<void>(absl::OkStatus()), promise.future()}));
-    if (confirmed) continue;
+  }
+  if (!status.ok()) return status;
+  return handles;
+}
+
+absl::StatusOr<std::shared_ptr<RRefHandle>> RRefService::receive_one(const proto::Reference& reference,
+                                                                     const Worker& from) {
+  const Id rref = from_proto(reference.rref());
+  const Id child = from_proto(reference.fork());
+  if (!rref) return absl::InvalidArgumentError("a reference without an id");
+  if (reference.owner() == agent_.self().incarnation) return receive_owned(rref, child, reference.type(), from);
+  if (!child || (reference.registered() && reference.owner() != from.incarnation)) {
+    return absl::InvalidArgumentError("a reference without a fork for its receiver");
+  }
+  absl::StatusOr<Worker> owner = agent_.find_worker_by_incarnation(reference.owner());
+  if (!owner.ok()) {
+    confirm_to_sharer(from, rref, child);
+    return with_context(owner.status(), "the owner of a reference");
+  }
+  const bool confirmed = reference.registered();
+  Promise<void> promise(agent_.executor());
+  {
+    MutexLock lock(mutex_);
+    if (closed_) return absl::FailedPreconditionError("the agent has been shut down");
+    holder_table_.add({rref, child, owner->incarnation}, confirmed);
+    if (!confirmed) unconfirmed_.emplace(child, promise);
+  }
+  if (confirmed) promise.set_value();
+  auto handle = std::make_shared<RRefHandle>(RRefHandle::Parts{weak_from_this(), rref, child, *owner, reference.type(),
+                                                               Future<void>(absl::OkStatus()), promise.future()});
+  if (!confirmed) {
     proto::ForkAdd message;
     to_proto(rref, *message.mutable_rref());
     to_proto(child, *message.mutable_fork());
-    send(*owner, kForkAdd, message.SerializeAsString(), [this, from, rref, child, promise](absl::Status status) {
-      HolderTable::Deletes deletes;
-      {
-        MutexLock lock(mutex_);
-        unconfirmed_.erase(child);
-        if (status.ok()) deletes = holder_table_.confirm(child);
-      }
-      promise.set_result(status);
-      send_deletes(deletes);
-      // Also when the owner is lost: the sharer need not keep its fork for this child.
-      confirm_to_sharer(from, rref, child);
-    });
+    send(*owner, kForkAdd, message.SerializeAsString(),
+         [self = shared_from_this(), from, rref, child, promise](absl::Status status) {
+           self->child_added(from, rref, child, promise, std::move(status));
+         });
   }
-  return handles;
+  return handle;
+}
+
+void RRefService::child_added(const Worker& sharer, const Id& rref, const Id& child, const Promise<void>& confirmed,
+                              absl::Status status) {
+  HolderTable::Deletes deletes;
+  {
+    MutexLock lock(mutex_);
+    unconfirmed_.erase(child);
+    if (status.ok()) {
+      deletes = holder_table_.confirm(child);
+    } else {
+      // It is repeated until the owner is lost, or this agent ends.
+      holder_table_.forget(child);
+    }
+  }
+  confirmed.set_result(std::move(status));
+  send_deletes(deletes);
+  // Also when the owner is lost: the sharer need not keep its fork for this child.
+  confirm_to_sharer(sharer, rref, child);
 }
 
 std::shared_ptr<RRefHandle> RRefService::receive_owned(const Id& rref, const Id& child, const std::string& type,
                                                        const Worker& from) {
-  OwnerTable::Freed freed;
+  std::vector<Slot> freed;
   {
     MutexLock lock(mutex_);
     if (!closed_) {
@@ -140,11 +171,11 @@ std::shared_ptr<RRefHandle> RRefService::receive_owned(const Id& rref, const Id&
       slots_.try_emplace(rref);
       // A reference that this agent sent to itself as the owner was registered as a fork: the handle replaces it.
       if (child && from.incarnation == agent_.self().incarnation) {
-        freed = owner_table_.delete_fork(rref, child, from.incarnation);
+        freed = take_freed_locked(owner_table_.delete_fork(rref, child, from.incarnation));
       }
     }
   }
-  free_values(freed);
+  free_values(std::move(freed));
   if (child && from.incarnation != agent_.self().incarnation) confirm_to_sharer(from, rref, child);
   return std::make_shared<RRefHandle>(RRefHandle::Parts{weak_from_this(), rref, Id(), agent_.self(), type,
                                                         Future<void>(absl::OkStatus()),

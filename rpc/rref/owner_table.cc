@@ -15,13 +15,22 @@ OwnerTable::Freed OwnerTable::add_fork(const Id& rref, const Id& fork, uint64_t 
 
 OwnerTable::Freed OwnerTable::delete_fork(const Id& rref, const Id& fork, uint64_t holder) {
   auto entry = entries_.find(rref);
-  if (entry == entries_.end() || entry->second.forks.erase(fork) == 0) {
-    // Only a fork that its holder allocated itself can be deleted before it is added: its creating request was lost or
-    // is late. A second delete of any other fork needs no memory.
-    if (fork.origin == holder && !lost_.contains(holder)) early_deletes_[holder].insert(fork);
-    return {};
+  if (entry != entries_.end()) {
+    auto found = entry->second.forks.find(fork);
+    if (found != entry->second.forks.end()) {
+      if (found->second != holder) return {};
+      entry->second.forks.erase(found);
+      return free_if_unreferenced(rref);
+    }
   }
-  return free_if_unreferenced(rref);
+  // Only a fork that its holder allocated itself can be deleted before it is added: its creating request was lost or
+  // is late. A second delete of any other fork needs no memory.
+  if (fork.origin == holder && !lost_.contains(holder)) {
+    std::set<Id>& early = early_deletes_[holder];
+    early.insert(fork);
+    if (early.size() > kMaxEarlyDeletes) early.erase(early.begin());
+  }
+  return {};
 }
 
 OwnerTable::Freed OwnerTable::lose_holder(uint64_t holder) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <set>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -14,7 +15,8 @@ namespace gradwire::rpc {
 // An entry appears with the first event that names its RRef: the creating request, a local handle, or a fork's add that
 // came first on another connection. It goes, and its value may be freed, when it has neither forks nor local handles.
 // Every event may come twice. A delete that overtakes its fork's add is remembered until the add comes or the holder
-// is lost. After a holder was lost its late adds are ignored.
+// is lost; of very many such the oldest are forgotten. A fork is deleted by its holder alone. After a holder was lost
+// its late adds are ignored.
 //
 // Not thread-safe.
 class OwnerTable {
@@ -32,6 +34,9 @@ class OwnerTable {
   void add_local(const Id& rref);
   Freed delete_local(const Id& rref);
 
+  // How many early deletes are remembered for each holder: an honest one has no more creating requests under way.
+  static constexpr std::size_t kMaxEarlyDeletes = 65536;
+
   bool contains(const Id& rref) const { return entries_.contains(rref); }
   bool has_fork(const Id& rref, const Id& fork) const;
   std::size_t size() const { return entries_.size(); }
@@ -46,8 +51,8 @@ class OwnerTable {
   Freed free_if_unreferenced(const Id& rref);
 
   absl::flat_hash_map<Id, Entry> entries_;
-  // Holder -> forks it deleted before they were added.
-  absl::flat_hash_map<uint64_t, absl::flat_hash_set<Id>> early_deletes_;
+  // Holder -> forks it deleted before they were added, by age: their counters ascend.
+  absl::flat_hash_map<uint64_t, std::set<Id>> early_deletes_;
   absl::flat_hash_set<uint64_t> lost_;
 };
 

@@ -1,5 +1,6 @@
 #include "rpc/rref/service.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -21,15 +22,15 @@ RRefHandle::~RRefHandle() {
   if (std::shared_ptr<RRefService> service = parts_.service.lock()) service->release(*this);
 }
 
-RRefService::RRefService(Agent& agent) : agent_(agent) {}
+RRefService::RRefService(Agent& agent) : agent_(agent), weak_agent_(agent.weak_from_this()) {}
 
-std::shared_ptr<Agent> RRefService::agent() const { return agent_.weak_from_this().lock(); }
+std::shared_ptr<Agent> RRefService::agent() const { return weak_agent_.lock(); }
 
 std::shared_ptr<RRefHandle> RRefService::own(std::shared_ptr<void> value, const TypeOps* type) {
   const Id rref = agent_.next_id();
   {
     MutexLock lock(mutex_);
-    owner_table_.add_local(rref);
+    if (!closed_) owner_table_.add_local(rref);
   }
   set_value(rref, Owned{std::move(value), type, nullptr});
   return std::make_shared<RRefHandle>(
@@ -37,14 +38,14 @@ std::shared_ptr<RRefHandle> RRefService::own(std::shared_ptr<void> value, const 
 }
 
 void RRefService::begin_value(const Id& rref, const Id& fork, const Worker& holder) {
-  OwnerTable::Freed freed;
+  std::vector<Slot> freed;
   {
     MutexLock lock(mutex_);
     if (closed_) return;
     slots_.try_emplace(rref);
-    freed = owner_table_.add_fork(rref, fork, holder.incarnation);
+    freed = take_freed_locked(owner_table_.add_fork(rref, fork, holder.incarnation));
   }
-  free_values(freed);
+  free_values(std::move(freed));
 }
 
 void RRefService::set_value(const Id& rref, absl::StatusOr<Owned> value) {
@@ -79,8 +80,10 @@ void RRefService::find(const Id& rref, absl::Time deadline, Found found) {
         const absl::Time grace_end = agent_.timers().clock().now() + kGrace;
         const bool grace = !owner_table_.contains(rref) && grace_end < deadline;
         const uint64_t number = next_waiter_++;
+        // The timers end before this does.
         const uint64_t timer = agent_.timers().schedule(
-            grace ? grace_end : deadline, [this, rref, number, grace] { expire(rref, number, grace); });
+            grace ? grace_end : deadline,
+            [this, rref, number, deadline, grace] { expire(rref, number, deadline, grace); });
         slot.waiters.push_back({number, timer, std::move(found)});
       }
     }
@@ -88,7 +91,7 @@ void RRefService::find(const Id& rref, absl::Time deadline, Found found) {
   if (value.has_value()) found(*std::move(value));
 }
 
-void RRefService::expire(const Id& rref, uint64_t number, bool grace) {
+void RRefService::expire(const Id& rref, uint64_t number, absl::Time deadline, bool grace) {
   std::list<Waiter> expired;
   bool known = false;
   {
@@ -96,57 +99,77 @@ void RRefService::expire(const Id& rref, uint64_t number, bool grace) {
     auto slot = slots_.find(rref);
     if (slot == slots_.end()) return;
     known = owner_table_.contains(rref);
-    for (auto waiter = slot->second.waiters.begin(); waiter != slot->second.waiters.end(); ++waiter) {
-      if (waiter->number == number) {
-        expired.splice(expired.end(), slot->second.waiters, waiter);
-        break;
-      }
+    std::list<Waiter>& waiters = slot->second.waiters;
+    auto waiter = std::find_if(waiters.begin(), waiters.end(), [number](const Waiter& w) { return w.number == number; });
+    if (waiter == waiters.end()) return;
+    if (known && grace) {
+      // The creating request came meanwhile: the value is being made.
+      waiter->timer = agent_.timers().schedule(
+          deadline, [this, rref, number, deadline] { expire(rref, number, deadline, /*grace=*/false); });
+      return;
     }
-    if (!known && slot->second.waiters.empty()) slots_.erase(slot);
+    expired.splice(expired.end(), waiters, waiter);
+    if (!known && waiters.empty()) slots_.erase(slot);
   }
-  for (Waiter& waiter : expired) {
-    waiter.found(known && !grace
-                     ? absl::DeadlineExceededError(absl::StrCat("the value of RRef ", to_string(rref), " was not made in time"))
-                     : absl::NotFoundError(absl::StrCat("worker \"", agent_.self().name, "\" owns no RRef ",
-                                                        to_string(rref), ": it was freed, or its creation failed")));
-  }
+  expired.front().found(
+      known ? absl::DeadlineExceededError(absl::StrCat("the value of RRef ", to_string(rref), " was not made in time"))
+            : absl::NotFoundError(absl::StrCat("worker \"", agent_.self().name, "\" owns no RRef ", to_string(rref),
+                                               ": it was freed, or its creation failed")));
 }
 
-std::shared_ptr<RRefHandle> RRefService::begin_remote(const Worker& owner, const std::string& type,
-                                                      Promise<void> created) {
+absl::StatusOr<RRefService::Remote> RRefService::begin_remote(const Worker& owner, const std::string& type,
+                                                              Promise<void> created) {
   const Id rref = agent_.next_id();
   const Id fork = agent_.next_id();
+  const bool here = owner == agent_.self();
   Promise<void> confirmed(agent_.executor());
   {
     MutexLock lock(mutex_);
-    holder_table_.add({rref, fork, owner.incarnation}, /*confirmed=*/false);
-    unconfirmed_.emplace(fork, confirmed);
+    if (closed_) return absl::FailedPreconditionError("the agent has been shut down");
+    if (here) {
+      owner_table_.add_local(rref);
+      slots_.try_emplace(rref);
+    } else {
+      holder_table_.add({rref, fork, owner.incarnation}, /*confirmed=*/false);
+      unconfirmed_.emplace(fork, confirmed);
+    }
   }
-  return std::make_shared<RRefHandle>(RRefHandle::Parts{weak_from_this(), rref, fork, owner, type, created.future(),
-                                                        confirmed.future()});
+  return Remote{std::make_shared<RRefHandle>(
+                    RRefHandle::Parts{weak_from_this(), rref, here ? Id() : fork, owner, type, created.future(),
+                                      here ? ready() : confirmed.future()}),
+                fork};
 }
 
-void RRefService::end_remote(const std::shared_ptr<RRefHandle>& handle) {
+void RRefService::end_remote(const Remote& remote, const absl::Status& created) {
+  const RRefHandle& handle = *remote.handle;
+  if (handle.is_owner()) {
+    // Wakes who waits here, if the request could not do it.
+    if (!created.ok()) set_value(handle.rref(), created);
+    std::vector<Slot> freed;
+    {
+      MutexLock lock(mutex_);
+      if (closed_) return;
+      freed = take_freed_locked(owner_table_.delete_fork(handle.rref(), remote.fork, agent_.self().incarnation));
+    }
+    free_values(std::move(freed));
+    return;
+  }
   HolderTable::Deletes deletes;
   std::optional<Promise<void>> confirmed;
   {
     MutexLock lock(mutex_);
-    deletes = holder_table_.confirm(handle->fork());
-    if (auto found = unconfirmed_.find(handle->fork()); found != unconfirmed_.end()) {
+    deletes = holder_table_.confirm(remote.fork);
+    if (auto found = unconfirmed_.find(remote.fork); found != unconfirmed_.end()) {
       confirmed = found->second;
       unconfirmed_.erase(found);
     }
   }
-  if (confirmed) {
-    absl::Status created = handle->created().result();
-    confirmed->set_result(created);
-  }
+  if (confirmed) confirmed->set_result(created);
   send_deletes(deletes);
 }
 
 void RRefService::serve(ServiceCall call) {
-  absl::Status status;
-  OwnerTable::Freed freed;
+  std::vector<Slot> freed;
   HolderTable::Deletes deletes;
   proto::ForkAdd message;  // The three messages have the same fields.
   if (!message.ParseFromString(call.body) || !from_proto(message.fork())) {
@@ -157,30 +180,32 @@ void RRefService::serve(ServiceCall call) {
   const Id fork = from_proto(message.fork());
   {
     MutexLock lock(mutex_);
+    if (closed_) return;
     switch (call.service) {
       case kForkAdd:
-        freed = owner_table_.add_fork(rref, fork, call.from.incarnation);
+        freed = take_freed_locked(owner_table_.add_fork(rref, fork, call.from.incarnation));
         break;
       case kForkConfirmed:
-        deletes = holder_table_.confirm_child(fork);
+        deletes = holder_table_.confirm_child(fork, call.from.incarnation);
         break;
       default:
-        freed = owner_table_.delete_fork(rref, fork, call.from.incarnation);
+        freed = take_freed_locked(owner_table_.delete_fork(rref, fork, call.from.incarnation));
         break;
     }
   }
   call.reply(ServiceReply());
-  free_values(freed);
+  free_values(std::move(freed));
   send_deletes(deletes);
 }
 
 void RRefService::worker_lost(const Worker& worker, const absl::Status& reason) {
-  OwnerTable::Freed freed;
+  std::vector<Slot> freed;
   HolderTable::Deletes deletes;
   std::vector<Promise<void>> never;
   {
     MutexLock lock(mutex_);
-    freed = owner_table_.lose_holder(worker.incarnation);
+    if (closed_) return;
+    freed = take_freed_locked(owner_table_.lose_holder(worker.incarnation));
     deletes = holder_table_.lose_worker(worker.incarnation);
     for (auto entry = unconfirmed_.begin(); entry != unconfirmed_.end();) {
       if (holder_table_.contains(entry->first)) {
@@ -192,7 +217,7 @@ void RRefService::worker_lost(const Worker& worker, const absl::Status& reason) 
     }
   }
   for (const Promise<void>& promise : never) promise.set_error(reason);
-  free_values(freed);
+  free_values(std::move(freed));
   send_deletes(deletes);
 }
 
@@ -217,32 +242,33 @@ void RRefService::shutdown(const absl::Status& reason) {
 }
 
 void RRefService::release(const RRefHandle& handle) {
-  OwnerTable::Freed freed;
+  std::vector<Slot> freed;
   HolderTable::Deletes deletes;
   {
     MutexLock lock(mutex_);
     if (closed_) return;
     if (handle.is_owner()) {
-      freed = owner_table_.delete_local(handle.rref());
+      freed = take_freed_locked(owner_table_.delete_local(handle.rref()));
     } else {
       deletes = holder_table_.release(handle.fork());
     }
   }
-  free_values(freed);
+  free_values(std::move(freed));
   send_deletes(deletes);
 }
 
-void RRefService::free_values(const OwnerTable::Freed& freed) {
+std::vector<RRefService::Slot> RRefService::take_freed_locked(const OwnerTable::Freed& freed) {
   std::vector<Slot> slots;
-  {
-    MutexLock lock(mutex_);
-    for (const Id& rref : freed) {
-      auto slot = slots_.find(rref);
-      if (slot == slots_.end()) continue;
-      slots.push_back(std::move(slot->second));
-      slots_.erase(slot);
-    }
+  for (const Id& rref : freed) {
+    auto slot = slots_.find(rref);
+    if (slot == slots_.end()) continue;
+    slots.push_back(std::move(slot->second));
+    slots_.erase(slot);
   }
+  return slots;
+}
+
+void RRefService::free_values(std::vector<Slot> slots) {
   for (Slot& slot : slots) {
     for (Waiter& waiter : slot.waiters) {
       agent_.timers().cancel(waiter.timer);

@@ -63,11 +63,17 @@ class RRefService : public std::enable_shared_from_this<RRefService> {
 
   // ---- The holder's side.
 
-  // The handle for the result of a remote() call to `owner`. `created` completes it.
-  std::shared_ptr<RRefHandle> begin_remote(const Worker& owner, const std::string& type, Promise<void> created);
-  // The remote() call has ended. After an error it is unknown whether the owner has the fork: it is deleted all the
-  // same.
-  void end_remote(const std::shared_ptr<RRefHandle>& handle);
+  // The result of a remote() call under way: the handle that its caller gets, and the fork that the request names. On
+  // the owner itself that fork only bridges the time until the call has ended; the handle is a local one.
+  struct Remote {
+    std::shared_ptr<RRefHandle> handle;
+    Id fork;
+  };
+  // `created` completes the handle. FailedPrecondition after shutdown.
+  absl::StatusOr<Remote> begin_remote(const Worker& owner, const std::string& type, Promise<void> created);
+  // The remote() call has ended, as `created` says. After an error it is unknown whether the owner has the fork: it is
+  // deleted all the same.
+  void end_remote(const Remote& remote, const absl::Status& created);
 
   // ---- References in messages.
 
@@ -110,17 +116,25 @@ class RRefService : public std::enable_shared_from_this<RRefService> {
 
   absl::StatusOr<uint32_t> add_reference(const std::shared_ptr<RRefHandle>& handle, const Worker& receiver,
                                          bool is_answer, proto::Payload& payload);
+  absl::StatusOr<std::shared_ptr<RRefHandle>> receive_one(const proto::Reference& reference, const Worker& from);
+  // The owner has answered about a fork that came from `sharer`, or is lost.
+  void child_added(const Worker& sharer, const Id& rref, const Id& child, const Promise<void>& confirmed,
+                   absl::Status status);
   std::shared_ptr<RRefHandle> receive_owned(const Id& rref, const Id& child, const std::string& type,
                                             const Worker& from);
   void release(const RRefHandle& handle);
-  void free_values(const OwnerTable::Freed& freed);
+  // Takes the values out of the table, for free_values to destroy outside the lock.
+  std::vector<Slot> take_freed_locked(const OwnerTable::Freed& freed) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void free_values(std::vector<Slot> slots);
   void send_deletes(const HolderTable::Deletes& deletes);
   // Sends a message and repeats it until it is answered or `to` is lost; then calls `done`.
   void send(const Worker& to, uint32_t service, std::string body, absl::AnyInvocable<void(absl::Status)> done);
   void confirm_to_sharer(const Worker& sharer, const Id& rref, const Id& child);
-  void expire(const Id& rref, uint64_t waiter, bool grace);
+  // The time of a waiter is up: its grace time, if `deadline` has not come yet, or all of it.
+  void expire(const Id& rref, uint64_t waiter, absl::Time deadline, bool grace);
 
   Agent& agent_;
+  const std::weak_ptr<Agent> weak_agent_;
 
   mutable Mutex mutex_;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;

@@ -36,6 +36,17 @@ bool read_byte(int fd, char& byte) {
   return read(fd, &byte, 1) == 1;
 }
 
+// What the sanitizers are to leave out in the launcher and in workers, which are not tests and know no
+// suppressions.
+void suppress(const char* sanitizer, const std::string& file) {
+  const char* options = std::getenv(sanitizer);
+  setenv(sanitizer,
+         absl::StrCat(options == nullptr ? "" : options, " print_suppressions=0 suppressions=",
+                      std::filesystem::current_path().string(), "/tests/launch/", file)
+             .c_str(),
+         1);
+}
+
 }  // namespace
 
 LaunchProcess::LaunchProcess(std::vector<std::string> args, std::map<std::string, std::string> environment) {
@@ -56,11 +67,8 @@ LaunchProcess::LaunchProcess(std::vector<std::string> args, std::map<std::string
     dup2(open(out_path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600), STDOUT_FILENO);
     dup2(open(err_path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600), STDERR_FILENO);
     for (const char* name : {"OMP_NUM_THREADS", "RANK", "WORLD_SIZE"}) unsetenv(name);
-    if (const char* options = std::getenv("TSAN_OPTIONS")) {
-      const std::string suppressions =
-          absl::StrCat(std::filesystem::current_path().string(), "/tests/launch/tsan_suppressions.txt");
-      setenv("TSAN_OPTIONS", absl::StrCat(options, " suppressions=", suppressions).c_str(), 1);
-    }
+    suppress("TSAN_OPTIONS", "tsan_suppressions.txt");
+    suppress("LSAN_OPTIONS", "lsan_suppressions.txt");
     for (const auto& [name, value] : environment) setenv(name.c_str(), value.c_str(), 1);
     execv(argv[0], argv.data());
     _exit(127);

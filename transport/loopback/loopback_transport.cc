@@ -27,7 +27,7 @@ class DeliveryThread {
   bool post(Task task) {
     MutexLock lock(mutex_);
     if (stopped_) return false;
-    if (!thread_.joinable()) thread_ = std::thread([this] { run(); });
+    if (!std::exchange(started_, true)) thread_ = std::thread([this] { run(); });
     tasks_.push_back(std::move(task));
     changed_.notify_one();
     return true;
@@ -39,7 +39,7 @@ class DeliveryThread {
     {
       MutexLock lock(mutex_);
       ending_ = true;
-      if (!thread_.joinable()) stopped_ = true;
+      if (!started_) stopped_ = true;
       thread = std::move(thread_);
       changed_.notify_one();
     }
@@ -67,6 +67,7 @@ class DeliveryThread {
   Mutex mutex_;
   CondVar changed_;
   std::deque<Task> tasks_ ABSL_GUARDED_BY(mutex_);
+  bool started_ ABSL_GUARDED_BY(mutex_) = false;
   bool ending_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_ ABSL_GUARDED_BY(mutex_);

@@ -1,0 +1,111 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "rpc/call.h"
+#include "rpc/remote_module_methods.h"
+#include "rpc/tensor_codec.h"
+
+// Registers a torch::nn::Module implementation class for RemoteModule: at namespace scope, with the parameter types of
+// the constructor to be used. Its forward must be one function, neither overloaded nor a template.
+//   GRADWIRE_RPC_MODULE(NetImpl, int64_t, int64_t)
+#define GRADWIRE_RPC_MODULE(type, ...)                      \
+  GRADWIRE_RPC_CLASS(type __VA_OPT__(, ) __VA_ARGS__)       \
+  GRADWIRE_RPC_METHOD(type, forward)                        \
+  GRADWIRE_RPC_REGISTER_((::gradwire::rpc::module_internal::methods_entry<type>()))
+
+namespace gradwire::rpc {
+namespace module_internal {
+
+template <class M>
+std::vector<RRef<at::Tensor>> parameters_of(const RRef<M>& module) {
+  std::vector<RRef<at::Tensor>> references;
+  for (at::Tensor& parameter : list_parameters(module.local_value())) references.emplace_back(std::move(parameter));
+  return references;
+}
+template <class M>
+void train(const RRef<M>& module, bool on) {
+  set_training(module.local_value(), on);
+}
+template <class M>
+std::map<std::string, at::Tensor> state_of(const RRef<M>& module) {
+  return read_state(module.local_value());
+}
+template <class M>
+void load_state(const RRef<M>& module, const std::map<std::string, at::Tensor>& state) {
+  write_state(module.local_value(), state);
+}
+
+// Compilers spell template arguments in different ways, so the wire names are given.
+template <class M>
+const Callee* methods_entry() {
+  using registration_internal::function_entry;
+  const std::string& type = cpp_type_name<M>();
+  function_entry<&train<M>>(absl::StrCat(type, "::train()"));
+  function_entry<&state_of<M>>(absl::StrCat(type, "::state_dict()"));
+  function_entry<&load_state<M>>(absl::StrCat(type, "::load_state_dict()"));
+  return function_entry<&parameters_of<M>>(absl::StrCat(type, "::parameters()"));
+}
+
+}  // namespace module_internal
+
+// A module that lives on another worker and is used as if it were here. Copyable: copies refer to the same module,
+// which lives as long as one of them or an RRef to it. Thread-safe as far as the module's forward is. All of it throws
+// Error, as calls do.
+//
+//   RemoteModule<NetImpl> net("worker1/cpu", 64, 10);
+//   at::Tensor y = net.forward(x);
+template <class M>
+class RemoteModule {
+ public:
+  // `location` is "worker", or "worker/device". Devices: "cpu"; InvalidArgument for others. `arguments` are the
+  // constructor's.
+  template <class... A>
+  explicit RemoteModule(const std::string& location, A&&... arguments)
+      : module_(remote<M>(module_internal::worker_of_location(location), std::forward<A>(arguments)...)) {}
+  // A module that exists.
+  explicit RemoteModule(RRef<M> module) : module_(std::move(module)) {}
+
+  // As M::forward.
+  template <class... A>
+  auto forward(A&&... inputs) const {
+    return module_.template rpc_sync<&M::forward>(std::forward<A>(inputs)...);
+  }
+  template <class... A>
+  auto forward_async(A&&... inputs) const {
+    return module_.template rpc_async<&M::forward>(std::forward<A>(inputs)...);
+  }
+
+  // In the order of M::parameters().
+  std::vector<RRef<at::Tensor>> remote_parameters() const {
+    return call<&module_internal::parameters_of<M>>();
+  }
+  RRef<M> get_module_rref() const { return module_; }
+
+  void train(bool on = true) const { call<&module_internal::train<M>>(on); }
+  void eval() const { train(false); }
+
+  // Parameters and buffers by name; and the same back. load_state_dict: InvalidArgument naming what is missing, too
+  // much or of another shape, with nothing loaded.
+  std::map<std::string, at::Tensor> state_dict() const { return call<&module_internal::state_of<M>>(); }
+  void load_state_dict(const std::map<std::string, at::Tensor>& state) const {
+    call<&module_internal::load_state<M>>(state);
+  }
+
+ private:
+  template <auto F, class... A>
+  auto call(A&&... arguments) const {
+    std::shared_ptr<Agent> agent = module_.handle()->service()->agent();
+    return agent->template rpc_sync<F>(module_.owner(), module_, std::forward<A>(arguments)...);
+  }
+
+  RRef<M> module_;
+};
+
+}  // namespace gradwire::rpc

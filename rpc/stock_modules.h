@@ -1,0 +1,23 @@
+#pragma once
+
+#include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/conv.h>
+#include <torch/nn/modules/dropout.h>
+#include <torch/nn/modules/embedding.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/modules/normalization.h>
+#include <torch/nn/modules/rnn.h>
+
+#include "rpc/remote_module.h"
+
+// Modules of libtorch, registered for RemoteModule with the constructor that takes plain values:
+//   LinearImpl(in_features, out_features)               FlattenImpl()
+//   Conv1dImpl, Conv2dImpl(in, out, kernel_size)         DropoutImpl(p)
+//   EmbeddingImpl(num_embeddings, embedding_dim)         ReLUImpl(), GELUImpl(), TanhImpl(), SigmoidImpl()
+//   LayerNormImpl(normalized_shape)                      SoftmaxImpl(dim)
+//   LSTMImpl(input_size, hidden_size)
+//
+//   RemoteModule<torch::nn::LinearImpl> linear("worker1", 64, 10);
+//
+// A module with other options, or one whose forward is inherited (BatchNorm1dImpl) or a template, goes into a module
+// class of one's own.
