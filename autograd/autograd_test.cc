@@ -181,7 +181,8 @@ TEST_P(Backward, GraphThatGoesToAndFroIsFollowed) {
     Tensor loss = ping_pong(x, names).sum();
     backward(context, {loss}, options());
     ping_pong_here(x, hops).sum().backward();
-    EXPECT_TRUE(torch::equal(get_gradients(context).at(x), x.grad())) << hops;
+    // From two hops on some tensors have three uses, and the order of additions is another one.
+    EXPECT_TRUE(torch::allclose(get_gradients(context).at(x), x.grad(), 1e-6, 1e-6)) << hops;
   }
   expect_no_contexts(group);
 }

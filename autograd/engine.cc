@@ -27,7 +27,7 @@ absl::Status released_status(const rpc::Id& context) {
 
 Engine::Engine(rpc::Agent& agent)
     : agent_(agent),
-      gate_(std::make_shared<Gate>(agent.timers())),
+      gate_(std::make_shared<Gate>([&agent]() -> TimerQueue& { return agent.timers(); })),
       contexts_(agent, [this](const std::shared_ptr<ContextState>& context) { released(context); }),
       hook_(agent, contexts_, *gate_) {}
 

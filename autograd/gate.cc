@@ -62,7 +62,7 @@ void Gate::enter(const rpc::Id& context, bool is_step, bool admitted, absl::Time
   }
   run(std::move(passed), absl::OkStatus());
   if (!waits || deadline == absl::InfiniteFuture()) return;
-  const uint64_t timer = timers_.schedule(deadline, [weak = weak_from_this(), ticket] {
+  const uint64_t timer = timers_().schedule(deadline, [weak = weak_from_this(), ticket] {
     if (std::shared_ptr<Gate> self = weak.lock()) self->give_up(ticket);
   });
   MutexLock lock(mutex_);
@@ -70,7 +70,7 @@ void Gate::enter(const rpc::Id& context, bool is_step, bool admitted, absl::Time
   if (found != waiters_.end()) {
     found->second.timer = timer;
   } else {
-    timers_.cancel(timer);
+    timers_().cancel(timer);
   }
 }
 
@@ -169,7 +169,7 @@ Gate::Waiters Gate::take_locked(const StepGate::Tickets& tickets) {
 
 void Gate::run(Waiters waiters, const absl::Status& status) {
   for (Waiter& waiter : waiters) {
-    if (waiter.timer != 0) timers_.cancel(waiter.timer);
+    if (waiter.timer != 0) timers_().cancel(waiter.timer);
     waiter.proceed(status);
   }
 }

@@ -1,7 +1,9 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -22,8 +24,9 @@ class Gate : public std::enable_shared_from_this<Gate> {
  public:
   using Proceed = absl::AnyInvocable<void(absl::Status)>;
 
-  // `timers` outlives the gate.
-  explicit Gate(TimerQueue& timers) : timers_(timers) {}
+  // `timers` is asked when the first one has to wait: an agent has none yet when its extensions are made.
+  // What it returns outlives the gate.
+  explicit Gate(std::function<TimerQueue&()> timers) : timers_(std::move(timers)) {}
   ~Gate();
 
   void arm();
@@ -60,7 +63,7 @@ class Gate : public std::enable_shared_from_this<Gate> {
   Waiters take_locked(const StepGate::Tickets& tickets) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void run(Waiters waiters, const absl::Status& status);
 
-  TimerQueue& timers_;
+  const std::function<TimerQueue&()> timers_;
 
   mutable Mutex mutex_;
   StepGate gate_ ABSL_GUARDED_BY(mutex_);

@@ -118,8 +118,14 @@ void GraphPlanter::admitted(const std::shared_ptr<ContextState>& context, uint64
 absl::Status GraphPlanter::plant(const rpc::Worker& from, const ContextState& context,
                                  rpc::TensorSet* tensors, const proto::Payload& payload) const {
   const proto::Graph& graph = payload.graph();
-  if (graph.message() == 0) return absl::OkStatus();
   auto* set = static_cast<rpc::TorchTensors*>(tensors);
+  if (set != nullptr) {
+    // What the sender did not join to the graph (no_grad mode) is no leaf here either.
+    for (at::Tensor& tensor : set->tensors) {
+      if (tensor.defined() && tensor.requires_grad()) tensor = tensor.detach();
+    }
+  }
+  if (graph.message() == 0) return absl::OkStatus();
   std::vector<at::Tensor*> outputs;
   int64_t last = -1;
   for (uint32_t index : graph.tensors()) {

@@ -78,7 +78,7 @@ rpc::RRef<OptimizerShard> OptimizerShard::make(const std::vector<rpc::RRef<at::T
   if (auto call = rpc::CallContext::current()) {
     if (auto trainer = agent->find_worker(call->caller()); trainer.ok()) {
       MutexLock lock(shard->mutex_);
-      shard->trainers_.insert(trainer->incarnation);
+      if (shard->trainers_.insert(trainer->incarnation).second) shard->lost_ = absl::OkStatus();
     }
   }
   return rpc::RRef<OptimizerShard>(*agent, shard);

@@ -98,6 +98,8 @@ class OptimizerShard : public Engine::Watcher, public std::enable_shared_from_th
   Deposits deposits_ ABSL_GUARDED_BY(mutex_);
   // Incarnations of the workers whose optimizers share this shard.
   absl::flat_hash_set<uint64_t> trainers_ ABSL_GUARDED_BY(mutex_);
+  // Why a round cannot come to an end: a trainer was lost and no other has taken its place.
+  absl::Status lost_ ABSL_GUARDED_BY(mutex_);
   absl::Status stopped_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -25,6 +25,7 @@ void OptimizerShard::deposit(const std::shared_ptr<ContextState>& context, absl:
   {
     MutexLock lock(mutex_);
     throw_if_error(stopped_);
+    throw_if_error(lost_);
     for (const Deposit& other : deposits_) {
       if (other.context == context->id) {
         throw Error(absl::FailedPreconditionError(
@@ -122,13 +123,14 @@ void OptimizerShard::expire(const rpc::Id& context) {
 }
 
 void OptimizerShard::worker_lost(const rpc::Worker& worker, const absl::Status& reason) {
+  const absl::Status status(reason.code(), absl::StrCat("the trainer \"", worker.name, "\" of \"",
+                                                        settings_.name, "\" was lost: ", reason.message()));
   {
     MutexLock lock(mutex_);
     if (trainers_.erase(worker.incarnation) == 0) return;
+    lost_ = status;
   }
-  fail_deposits([](const Deposit&) { return true; },
-                absl::Status(reason.code(), absl::StrCat("the trainer \"", worker.name, "\" of \"",
-                                                         settings_.name, "\" was lost: ", reason.message())));
+  fail_deposits([](const Deposit&) { return true; }, status);
 }
 
 void OptimizerShard::context_released(const rpc::Id& context) {

@@ -40,6 +40,15 @@ void Pass::begin_fast() {
     MutexLock lock(context_->mutex);
     for (const auto& [message, node] : context_->send_nodes) nodes.push_back(node);
   }
+  absl::Status lost;
+  if (std::shared_ptr<rpc::Agent> agent = agent_.lock()) {
+    for (const auto& node : nodes) {
+      // Lost before this pass began: worker_lost() will not come.
+      absl::StatusOr<rpc::Worker> receiver = agent->find_worker_by_incarnation(node->receiver());
+      if (receiver.ok()) lost.Update(agent->worker_status(*receiver));
+      if (!receiver.ok()) lost.Update(absl::UnavailableError(receiver.status().message()));
+    }
+  }
   PassState::Actions actions;
   {
     MutexLock lock(mutex_);
@@ -55,6 +64,7 @@ void Pass::begin_fast() {
       // Its loss means gradients that never come.
       if (node->receiver() != self_.incarnation) state_.depends_on(node->receiver());
     }
+    if (!lost.ok()) state_.fail(here(lost), actions);
     if (!state_.ended()) state_.counted(executor_->take_counted());
   }
   perform(std::move(actions));

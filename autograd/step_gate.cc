@@ -22,6 +22,9 @@ StepGate::Tickets StepGate::admitted(const rpc::Id& context) {
 }
 
 StepGate::Tickets StepGate::step(uint64_t ticket, const rpc::Id& context) {
+  // Whoever steps has had his backward; what he called here since then was no forward, or two that did so
+  // would wait for each other.
+  forwarding_.erase(context);
   queue_.push_back({ticket, context, true, false});
   return pump();
 }

@@ -12,8 +12,8 @@ namespace gradwire::autograd {
 // Keeps optimizer steps on a worker's parameters apart from the forwards that still need their backward
 // (proto autograd.proto, "Optimizer steps"): bookkeeping alone.
 //
-// A context is forwarding here from its first request until a pass of it ends here or it is released. While
-// the gate is open (no optimizer waits) it only keeps these books. While it is armed,
+// A context is forwarding here from a request of its until a pass of it ends here, it steps here, or it is
+// released. While the gate is open (no optimizer waits) it only keeps these books. While it is armed,
 //   - a step runs when no other context is forwarding and no other step runs;
 //   - a request of a context that is forwarding here, or was admitted anywhere, passes unless a step runs;
 //   - any other request waits for the steps that came before it.
@@ -34,7 +34,8 @@ class StepGate {
   Tickets request(uint64_t ticket, const rpc::Id& context, bool admitted);
   // The context was admitted somewhere else: its requests that wait here may pass.
   Tickets admitted(const rpc::Id& context);
-  // A step for `context` wants to run; step_ended() follows once it passed.
+  // A step for `context`, which is not forwarding any more, wants to run; step_ended() follows once it
+  // passed.
   Tickets step(uint64_t ticket, const rpc::Id& context);
   Tickets step_ended();
 

@@ -37,6 +37,16 @@ TEST(StepGate, OwnForwardDoesNotStopAStep) {
   EXPECT_EQ(gate.step(2, kA), Tickets{2});
 }
 
+TEST(StepGate, ContextsThatCallAgainBeforeTheirStepsDoNotWaitForEachOther) {
+  StepGate gate;
+  gate.arm();
+  gate.request(1, kA, false);
+  gate.request(2, kB, false);
+  EXPECT_EQ(gate.step(3, kA), Tickets{});
+  EXPECT_EQ(gate.step(4, kB), Tickets{3});
+  EXPECT_EQ(gate.step_ended(), Tickets{4});
+}
+
 TEST(StepGate, LaterContextWaitsForTheStepAndEarlierOnePasses) {
   StepGate gate;
   gate.arm();

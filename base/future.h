@@ -129,6 +129,10 @@ class Promise {
     return owner_->state->complete(std::move(result));
   }
 
+  // Whether neither a Future nor another Promise refers to the result at this moment: it would be destroyed
+  // with this one, by whoever drops it.
+  bool unobserved() const { return owner_.use_count() == 1 && owner_->state.use_count() == 1; }
+
   // `handler` runs once, on the cancelling thread, when the future is cancelled before it is done.
   void on_cancel(absl::AnyInvocable<void()> handler) const { owner_->state->on_cancel(std::move(handler)); }
 

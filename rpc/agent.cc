@@ -26,8 +26,8 @@ struct AgentGuard::Scope {
   CurrentAgent::Scope slot;
 };
 
-// Not `agent` itself: what start() returned shuts the agent down when it goes, and work that carries this slot along
-// must not be the last to hold it.
+// Not `agent` itself: what start() returned shuts the agent down when it goes, and work that carries this
+// slot along must not be the last to hold it.
 AgentGuard::AgentGuard(const std::shared_ptr<Agent>& agent)
     : scope_(std::make_unique<Scope>(agent->shared_from_this())) {}
 AgentGuard::~AgentGuard() = default;
@@ -36,7 +36,8 @@ Agent::Agent() = default;
 
 Agent::~Agent() = default;
 
-std::shared_ptr<Agent> Agent::start(const std::string& name, int rank, int world_size, RpcBackendOptions options) {
+std::shared_ptr<Agent> Agent::start(const std::string& name, int rank, int world_size,
+                                    RpcBackendOptions options) {
   std::shared_ptr<Agent> agent(new Agent);
   agent->impl_ = std::make_unique<AgentImpl>(*agent, std::move(options));
   for (ExtensionFactory factory : factories()) {
@@ -45,8 +46,8 @@ std::shared_ptr<Agent> Agent::start(const std::string& name, int rank, int world
     agent->impl_->extensions.push_back(std::move(extension));
   }
   throw_if_error(agent->impl_->start(name, rank, world_size));
-  // The agent's own threads hold it too while they work for it; its end must come on the thread of its owner, who can
-  // wait for them.
+  // The agent's own threads hold it too while they work for it; its end must come on the thread of its owner,
+  // who can wait for them.
   return std::shared_ptr<Agent>(agent.get(), [agent](Agent*) mutable {
     (void)agent->impl_->shut_down(false, absl::ZeroDuration());
     agent.reset();
@@ -54,14 +55,16 @@ std::shared_ptr<Agent> Agent::start(const std::string& name, int rank, int world
 }
 
 std::shared_ptr<Agent> Agent::current_or_null() {
-  if (const std::shared_ptr<const Agent>& here = CurrentAgent::get()) return std::const_pointer_cast<Agent>(here);
+  if (const std::shared_ptr<const Agent>& here = CurrentAgent::get())
+    return std::const_pointer_cast<Agent>(here);
   return global_agent();
 }
 
 std::shared_ptr<Agent> Agent::current() {
   std::shared_ptr<Agent> agent = current_or_null();
   if (agent == nullptr) {
-    throw Error(absl::FailedPreconditionError("no agent runs here: call init_rpc first, or enter one with AgentGuard"));
+    throw Error(absl::FailedPreconditionError(
+        "no agent runs here: call init_rpc first, or enter one with AgentGuard"));
   }
   return agent;
 }
@@ -76,7 +79,9 @@ std::vector<WorkerInfo> Agent::get_worker_infos() const {
   return infos;
 }
 
-void Agent::shutdown(bool graceful, absl::Duration timeout) { throw_if_error(impl_->shut_down(graceful, timeout)); }
+void Agent::shutdown(bool graceful, absl::Duration timeout) {
+  throw_if_error(impl_->shut_down(graceful, timeout));
+}
 
 AgentStatistics Agent::statistics() const {
   AgentStatistics statistics;

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <typeinfo>
 #include <utility>
@@ -52,18 +53,20 @@ struct AgentTables {
   std::size_t unconfirmed_children = 0;
 };
 
-// A worker: calls others, serves their calls, owns objects. Several live in one process. Thread-safe. Owned by
-// shared_ptr; shut down by its last owner if shutdown() was not called (not gracefully).
+// A worker: calls others, serves their calls, owns objects. Several live in one process. Thread-safe. Owned
+// by shared_ptr; shut down by its last owner if shutdown() was not called (not gracefully).
 class Agent : public std::enable_shared_from_this<Agent> {
  public:
-  // Joins the group and returns when all `world_size` workers have. `rank` becomes the id; -1 and -1: from the
-  // environment or assigned, as the init method does. Throws Error: InvalidArgument (name or rank taken, another world
-  // size elsewhere), DeadlineExceeded (names who did not join), Unavailable (the store cannot be reached).
+  // Joins the group and returns when all `world_size` workers have. `rank` becomes the id; -1 and -1: from
+  // the environment or assigned, as the init method does. Throws Error: InvalidArgument (name or rank taken,
+  // another world size elsewhere), DeadlineExceeded (names who did not join), Unavailable (the store cannot
+  // be reached).
   static std::shared_ptr<Agent> start(const std::string& name, int rank = -1, int world_size = -1,
                                       RpcBackendOptions options = {});
   ~Agent();
 
-  // The agent that runs this handler, else the one init_rpc made. Throws FailedPrecondition when there is neither.
+  // The agent that runs this handler, else the one init_rpc made. Throws FailedPrecondition when there is
+  // neither.
   static std::shared_ptr<Agent> current();
   // The same, but nullptr.
   static std::shared_ptr<Agent> current_or_null();
@@ -103,13 +106,13 @@ class Agent : public std::enable_shared_from_this<Agent> {
 
   struct ServiceOptions {
     absl::Time deadline = absl::InfiniteFuture();  // On Clock::system().
-    // Sent again, on a new connection, when the old one broke before the answer, until the worker is lost. For
-    // messages that may arrive twice.
+    // Sent again, on a new connection, when the old one broke before the answer, until the worker is lost.
+    // For messages that may arrive twice.
     bool repeat = false;
   };
-  // Sends a message to the counterpart of an extension. `tensors` (may be nullptr) are captured unless nobody else
-  // holds them. Errors: Unavailable, DeadlineExceeded, Cancelled, FailedPrecondition after shutdown, or what the
-  // other side replied.
+  // Sends a message to the counterpart of an extension. `tensors` (may be nullptr) are captured unless nobody
+  // else holds them. Errors: Unavailable, DeadlineExceeded, Cancelled, FailedPrecondition after shutdown, or
+  // what the other side replied.
   Future<ServiceReply> call_service(const Worker& to, uint32_t service, std::string body,
                                     std::unique_ptr<TensorSet> tensors, const ServiceOptions& options);
 
@@ -121,6 +124,10 @@ class Agent : public std::enable_shared_from_this<Agent> {
     }
     return nullptr;
   }
+
+  // When a call that may take `timeout` (zero or infinite: for ever; none: the agent's rpc_timeout) and
+  // starts now must have ended, on Clock::system(); no later than the call that the calling thread serves.
+  absl::Time call_deadline(const std::optional<absl::Duration>& timeout) const;
 
   // A fresh id: unique over all workers.
   Id next_id();

@@ -19,7 +19,7 @@ uint64_t order_key_of_this_thread() {
 }  // namespace
 
 OutgoingCall::OutgoingCall(Agent& agent, const Destination& destination, std::string callee)
-    : envelope_(std::make_unique<proto::Envelope>()), callee_(std::move(callee)) {
+    : agent_(agent), envelope_(std::make_unique<proto::Envelope>()), callee_(std::move(callee)) {
   absl::StatusOr<Worker> worker = agent.find_worker(destination);
   if (worker.ok()) {
     to_ = *std::move(worker);
@@ -29,18 +29,31 @@ OutgoingCall::OutgoingCall(Agent& agent, const Destination& destination, std::st
   }
   encoder_ = std::make_unique<Encoder>(*request().mutable_arguments(), references_.get());
   if (destination.is_ordered()) request().set_order_key(order_key_of_this_thread());
-  timeout_ = destination.timeout().value_or(agent.impl_->options.rpc_timeout);
-  if (timeout_ <= absl::ZeroDuration()) timeout_ = absl::InfiniteDuration();
   const absl::Time now = Clock::system().now();
-  deadline_ = timeout_ == absl::InfiniteDuration() ? absl::InfiniteFuture() : now + timeout_;
+  deadline_ = agent.call_deadline(destination.timeout());
+  // For the message: as the caller said it, unless the call that he serves leaves him less.
+  const absl::Duration left = deadline_ - now;
+  const absl::Duration said = destination.timeout().value_or(agent.impl_->options.rpc_timeout);
+  timeout_ =
+      absl::AbsDuration(said - left) < absl::Milliseconds(1) ? said : std::max(absl::ZeroDuration(), left);
+}
+
+absl::Time Agent::call_deadline(const std::optional<absl::Duration>& timeout) const {
+  const absl::Duration allowed = timeout.value_or(impl_->options.rpc_timeout);
+  absl::Time deadline = allowed <= absl::ZeroDuration() || allowed == absl::InfiniteDuration()
+                            ? absl::InfiniteFuture()
+                            : Clock::system().now() + allowed;
   // A call made by a handler ends no later than the call that the handler serves.
-  if (auto serving = CallContext::current(); serving != nullptr && serving->deadline() < deadline_) {
-    deadline_ = serving->deadline();
-    timeout_ = std::max(absl::ZeroDuration(), deadline_ - now);
-  }
+  if (auto serving = CallContext::current()) deadline = std::min(deadline, serving->deadline());
+  return deadline;
+}
+
+OutgoingCall::~OutgoingCall() {
+  if (!sent_) agent_.rrefs().undo(request().arguments(), to_);
 }
 
 uint64_t Agent::send_call(OutgoingCall& call, Completion done) {
+  call.sent_ = true;
   proto::Payload& payload = *call.request().mutable_arguments();
   std::vector<transport::Buffer> buffers;
   std::unique_ptr<TensorSet> tensors = call.encoder_->take_tensors();
@@ -76,7 +89,8 @@ uint64_t Agent::send_call(OutgoingCall& call, Completion done) {
     in.references = *std::move(received);
     if (in.payload.tensors_size() > 0) {
       if (tensor_backend() == nullptr) {
-        done(absl::InvalidArgumentError("the answer holds a tensor, but this program was linked without libtorch"));
+        done(absl::InvalidArgumentError(
+            "the answer holds a tensor, but this program was linked without libtorch"));
         return;
       }
       auto decoded = tensor_backend()->decode(in.payload, std::move(answer->buffers));
@@ -95,8 +109,8 @@ uint64_t Agent::send_call(OutgoingCall& call, Completion done) {
     }
     done(std::move(in));
   };
-  return impl_->send(call.to_, *call.envelope_, std::move(buffers), call.callee_, call.deadline_, call.timeout_,
-                     std::move(finish));
+  return impl_->send(call.to_, *call.envelope_, std::move(buffers), call.callee_, call.deadline_,
+                     call.timeout_, std::move(finish));
 }
 
 void Agent::cancel_call(uint64_t id, absl::Status reason) { impl_->cancel(id, std::move(reason)); }
@@ -125,6 +139,7 @@ struct ServiceAttempt : std::enable_shared_from_this<ServiceAttempt> {
   explicit ServiceAttempt(const std::shared_ptr<Executor>& executor) : promise(executor) {}
 
   void send() {
+    if (promise.future().done()) return;  // Cancelled between two attempts.
     std::shared_ptr<Agent> alive = agent.lock();
     if (alive == nullptr) {
       promise.set_error(absl::FailedPreconditionError("the agent is gone"));
@@ -133,15 +148,19 @@ struct ServiceAttempt : std::enable_shared_from_this<ServiceAttempt> {
     // A copy: the message may have to leave again.
     proto::Envelope copy = envelope;
     const absl::Duration timeout = options.deadline - Clock::system().now();
-    call_id = impl->send(to, copy, buffers, callee, options.deadline, timeout,
-                         [self = shared_from_this()](absl::StatusOr<Answer> answer) { self->answered(std::move(answer)); });
+    call_id = impl->send(
+        to, copy, buffers, callee, options.deadline, timeout,
+        [self = shared_from_this()](absl::StatusOr<Answer> answer) { self->answered(std::move(answer)); });
   }
 
   void answered(absl::StatusOr<Answer> answer) {
     std::shared_ptr<Agent> alive = agent.lock();
-    if (alive != nullptr && options.repeat && absl::IsUnavailable(answer.status()) && !promise.future().done() &&
-        alive->worker_status(to).ok() && impl->accepts_calls().ok()) {
-      impl->timers->schedule(Clock::system().now() + kRepeatAfter, [self = shared_from_this()] { self->send(); });
+    // An error that the other side replied is an answer like any other, whatever its code.
+    if (alive != nullptr && options.repeat && absl::IsUnavailable(answer.status()) &&
+        worker_of(answer.status()).empty() && !promise.future().done() && alive->worker_status(to).ok() &&
+        impl->accepts_calls().ok()) {
+      impl->timers->schedule(Clock::system().now() + kRepeatAfter,
+                             [self = shared_from_this()] { self->send(); });
       return;
     }
     if (!answer.ok()) {
@@ -178,8 +197,8 @@ Future<ServiceReply> Agent::call_service(const Worker& to, uint32_t service, std
   request.mutable_service()->set_body(std::move(body));
   Future<ServiceReply> future = attempt->promise.future();
   if (tensors != nullptr) {
-    absl::Status encoded = tensor_backend()->encode(*tensors, TensorSharing::kCapture, *request.mutable_arguments(),
-                                                    attempt->buffers);
+    absl::Status encoded = tensor_backend()->encode(*tensors, TensorSharing::kCapture,
+                                                    *request.mutable_arguments(), attempt->buffers);
     if (!encoded.ok()) {
       attempt->promise.set_error(encoded);
       return future;

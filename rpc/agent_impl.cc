@@ -1,5 +1,7 @@
 #include "rpc/agent_impl.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/error.h"
@@ -14,7 +16,8 @@
 
 namespace gradwire::rpc {
 
-AgentImpl::AgentImpl(Agent& agent_in, RpcBackendOptions options_in) : agent(agent_in), options(std::move(options_in)) {}
+AgentImpl::AgentImpl(Agent& agent_in, RpcBackendOptions options_in)
+    : agent(agent_in), options(std::move(options_in)) {}
 
 AgentImpl::~AgentImpl() = default;
 
@@ -23,7 +26,8 @@ absl::Status AgentImpl::start(const std::string& name, int rank, int size) {
   if (name.empty()) return absl::InvalidArgumentError("a worker needs a name");
   for (const std::string& transport : options.transports) {
     if (transport != "tcp") {
-      return absl::InvalidArgumentError(absl::StrCat("unknown transport \"", transport, "\"; there is \"tcp\""));
+      return absl::InvalidArgumentError(
+          absl::StrCat("unknown transport \"", transport, "\"; there is \"tcp\""));
     }
   }
   self = {name, rank, random_id()};
@@ -31,7 +35,8 @@ absl::Status AgentImpl::start(const std::string& name, int rank, int size) {
   threads.num_threads = options.num_worker_threads;
   threads.max_threads = std::max(options.max_worker_threads, options.num_worker_threads);
   threads.name = name;
-  if (options.num_worker_threads < 1) return absl::InvalidArgumentError("num_worker_threads must be at least 1");
+  if (options.num_worker_threads < 1)
+    return absl::InvalidArgumentError("num_worker_threads must be at least 1");
   executor = std::make_shared<ThreadPool>(threads);
   timers = std::make_unique<TimerQueue>();
   std::vector<std::unique_ptr<transport::Transport>> transports;
@@ -51,9 +56,11 @@ absl::Status AgentImpl::start(const std::string& name, int rank, int size) {
       rank = found.rank;
       size = found.world_size;
     }
-    if (size < 1) return absl::InvalidArgumentError(absl::StrCat("the world size must be at least 1, got ", size));
+    if (size < 1)
+      return absl::InvalidArgumentError(absl::StrCat("the world size must be at least 1, got ", size));
     if (rank < 0 || rank >= size) {
-      return absl::InvalidArgumentError(absl::StrCat("rank ", rank, " of \"", name, "\" is not in [0, ", size, ")"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("rank ", rank, " of \"", name, "\" is not in [0, ", size, ")"));
     }
     self.id = rank;
     world_size = size;
@@ -103,6 +110,9 @@ uint64_t AgentImpl::send(const Worker& to, proto::Envelope& envelope, std::vecto
   call.to = to;
   call.callee = std::move(callee);
   call.started = now;
+  call.borrows = std::any_of(buffers.begin(), buffers.end(), [](const transport::Buffer& buffer) {
+    return buffer.sharing() == transport::Buffer::Sharing::kBorrowed;
+  });
   call.done = std::move(done);
   calls_made.fetch_add(1, std::memory_order_relaxed);
   const std::string what = call.callee;
@@ -125,14 +135,20 @@ uint64_t AgentImpl::send(const Worker& to, proto::Envelope& envelope, std::vecto
     if (auto taken = pending.take(id)) complete(*std::move(taken), with_worker(receipt.status(), to.name));
     return id;
   }
-  pending.set_sent(id, receipt->link, receipt->ticket);
+  if (!pending.set_sent(id, receipt->link, receipt->ticket)) {
+    // It ended while it was being sent: whoever ended it could not tell the callee, nor give the caller's
+    // memory back. An answer may have come, too: then the callee finds nothing to cancel.
+    retract(receipt->link, receipt->ticket, id);
+    return id;
+  }
   // The link may have closed before the call knew which one it was on.
   if (absl::Status alive = peers->link_status(receipt->link); !alive.ok()) {
     if (auto taken = pending.take(id)) {
-      complete(*std::move(taken),
-               with_worker(absl::UnavailableError(absl::StrCat("the connection to worker \"", to.name,
-                                                               "\" broke while \"", what, "\" was under way")),
-                           to.name));
+      complete(
+          *std::move(taken),
+          with_worker(absl::UnavailableError(absl::StrCat("the connection to worker \"", to.name,
+                                                          "\" broke while \"", what, "\" was under way")),
+                      to.name));
     }
   }
   return id;
@@ -140,24 +156,29 @@ uint64_t AgentImpl::send(const Worker& to, proto::Envelope& envelope, std::vecto
 
 void AgentImpl::complete(PendingCall call, absl::StatusOr<Answer> answer) {
   if (call.timer != 0) timers->cancel(call.timer);
+  // The caller's tensors are his own again when he hears of the end, however it came about.
+  if (call.borrows && call.link != 0) peers->capture({call.link, call.ticket});
   if (answer.ok()) {
     latencies.record(Clock::system().now() - call.started);
   } else {
     calls_failed.fetch_add(1, std::memory_order_relaxed);
   }
   call.done(std::move(answer));
+  call.done = nullptr;
+  pending.finished();
+}
+
+void AgentImpl::retract(uint64_t link, uint64_t ticket, uint64_t id) {
+  proto::Envelope envelope;
+  envelope.mutable_cancel()->set_call_id(id);
+  (void)peers->reply(link, envelope, {});
+  peers->capture({link, ticket});
 }
 
 void AgentImpl::cancel(uint64_t id, absl::Status reason) {
   auto call = pending.take(id);
   if (!call) return;
-  if (call->link != 0) {
-    proto::Envelope envelope;
-    envelope.mutable_cancel()->set_call_id(id);
-    (void)peers->reply(call->link, envelope, {});
-    // The caller gets his tensors back.
-    peers->capture({call->link, call->ticket});
-  }
+  if (call->link != 0) retract(call->link, call->ticket, id);
   complete(*std::move(call), std::move(reason));
 }
 
@@ -166,7 +187,8 @@ void AgentImpl::on_request(const Worker& from, uint64_t link, proto::Envelope en
   server->on_request(from, link, std::move(envelope), std::move(buffers));
 }
 
-void AgentImpl::on_response(const Worker& from, proto::Envelope envelope, std::vector<transport::Buffer> buffers) {
+void AgentImpl::on_response(const Worker& from, proto::Envelope envelope,
+                            std::vector<transport::Buffer> buffers) {
   proto::Response& response = *envelope.mutable_response();
   auto call = pending.take_from(response.call_id(), from.incarnation);
   if (!call) {
@@ -188,10 +210,12 @@ void AgentImpl::on_cancel(const Worker& from, uint64_t link, uint64_t call_id) {
 }
 
 void AgentImpl::on_link_closed(const Worker& peer, uint64_t link, const absl::Status& reason) {
-  server->cancel_link(link, absl::CancelledError(absl::StrCat("worker \"", peer.name, "\" is gone: ", reason.message())));
+  server->cancel_link(
+      link, absl::CancelledError(absl::StrCat("worker \"", peer.name, "\" is gone: ", reason.message())));
   for (PendingCall& call : pending.take_link(link)) {
-    const std::string text = absl::StrCat("worker \"", peer.name, "\" could not be reached, or went away, while \"",
-                                          call.callee, "\" was under way: ", reason.message());
+    const std::string text =
+        absl::StrCat("worker \"", peer.name, "\" could not be reached, or went away, while \"", call.callee,
+                     "\" was under way: ", reason.message());
     complete(std::move(call), with_worker(absl::UnavailableError(text), peer.name));
   }
 }
@@ -203,7 +227,9 @@ void AgentImpl::on_worker_lost(const Worker& peer, const absl::Status& reason) {
 }
 
 bool AgentImpl::idle() const {
-  if (pending.size() > 0 || server->under_way() > 0 || rrefs->messages_under_way() > 0) return false;
+  if (pending.unfinished() > 0 || server->under_way() > 0 || rrefs->messages_under_way() > 0) return false;
+  // Continuations of calls, and destructors of values, may call.
+  if (executor->pending() > 0) return false;
   for (const auto& extension : extensions) {
     if (!extension->idle()) return false;
   }

@@ -37,7 +37,8 @@ class AgentImpl : public Peers::Sink {
   // Peers::Sink
   void on_request(const Worker& from, uint64_t link, proto::Envelope envelope,
                   std::vector<transport::Buffer> buffers) override;
-  void on_response(const Worker& from, proto::Envelope envelope, std::vector<transport::Buffer> buffers) override;
+  void on_response(const Worker& from, proto::Envelope envelope,
+                   std::vector<transport::Buffer> buffers) override;
   void on_cancel(const Worker& from, uint64_t link, uint64_t call_id) override;
   void on_link_closed(const Worker& peer, uint64_t link, const absl::Status& reason) override;
   void on_worker_lost(const Worker& peer, const absl::Status& reason) override;
@@ -69,16 +70,31 @@ class AgentImpl : public Peers::Sink {
   LatencyHistogram latencies;
 
  private:
-  absl::Status listen();
   absl::Status connect_to_all();
+  // Tells the callee that nobody waits for the call any more, and gives the caller's tensors back.
+  void retract(uint64_t link, uint64_t ticket, uint64_t id);
   void complete(PendingCall call, absl::StatusOr<Answer> answer);
-  // Waits until all members have called shutdown and nothing is under way anywhere (agent_shutdown.cc).
+  // The graceful part of a shutdown (agent_shutdown.cc).
   absl::Status agree_to_stop(absl::Time deadline);
-  absl::StatusOr<proto::ShutdownReport> read_report(const std::string& key, const Worker& worker, absl::Time deadline);
+  // Waits until all members have called shutdown and nothing is under way anywhere.
+  absl::Status agree_in_rounds(const std::string& prefix, const std::vector<Worker>& members,
+                               absl::Time deadline);
+  absl::StatusOr<proto::ShutdownReport> read_report(const std::string& key, const Worker& worker,
+                                                    absl::Time deadline);
+  absl::Status share_failure(const std::string& prefix, absl::Status status);
+  // Ends everything; returns when that has been done, here or by another thread.
   void stop(const absl::Status& reason, absl::Duration flush);
+  void stop_everything(const absl::Status& reason, absl::Duration flush);
 
-  Mutex shutdown_mutex_;  // One shutdown at a time.
+  // One graceful shutdown at a time.
+  Mutex shutdown_mutex_;
+  CondVar shutdown_changed_;
+  bool shutting_down_ ABSL_GUARDED_BY(shutdown_mutex_) = false;
   bool shut_down_ ABSL_GUARDED_BY(shutdown_mutex_) = false;
+  Mutex stop_mutex_;
+  CondVar stop_changed_;
+  bool stopping_ ABSL_GUARDED_BY(stop_mutex_) = false;
+  bool stopped_ ABSL_GUARDED_BY(stop_mutex_) = false;
   mutable Mutex mutex_;
   absl::Status closed_ ABSL_GUARDED_BY(mutex_);
 };

@@ -1,10 +1,11 @@
+#include "rpc/agent.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <future>
 #include <thread>
 
-#include "rpc/agent.h"
 #include "rpc/call.h"
 #include "rpc/testing/group.h"
 

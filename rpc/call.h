@@ -13,10 +13,11 @@
 #include "rpc/registration.h"
 #include "rpc/rref.h"
 
-// The typed front of Agent::send_call: registered functions, classes and methods; and callees that are named at run
-// time (Op, Script), whose headers supply
+// The typed front of Agent::send_call: registered functions, classes and methods; and callees that are named
+// at run time (Op, Script), whose headers supply
 //   std::string callee_name(const C&);
-//   template <class... A> void prepare_call(OutgoingCall&, const C&, A&&...);   // sets the callee, adds the arguments
+//   template <class... A> void prepare_call(OutgoingCall&, const C&, A&&...);   // sets the callee, adds the
+//   arguments
 namespace gradwire::rpc {
 namespace call_internal {
 
@@ -24,32 +25,53 @@ namespace call_internal {
 template <class R>
 Future<R> start(const std::shared_ptr<Agent>& agent, OutgoingCall& call, uint64_t* id = nullptr) {
   Promise<R> promise(agent->executor());
-  const uint64_t call_id = agent->send_call(call, [promise](absl::StatusOr<IncomingPayload> in) {
-    if (!in.ok()) {
-      promise.set_error(in.status());
-      return;
-    }
-    using V = ValueOf<R>;
-    if (in->payload.values_size() != 1) {
-      promise.set_error(absl::InvalidArgumentError("the answer does not hold one value"));
-      return;
-    }
-    absl::StatusOr<V> value = [&] {
-      Decoder decoder = in->decoder();
-      return decode_value<V>(in->payload.values(0), decoder);
-    }();
-    if (!value.ok()) {
-      promise.set_error(with_context(value.status(), "decoding the answer"));
-    } else if constexpr (std::is_void_v<R>) {
-      promise.set_value();
-    } else {
-      // The payload's own copy of a tensor must not outlive the value's.
-      *in = IncomingPayload();
-      promise.set_value(*std::move(value));
-    }
-  });
+  std::weak_ptr<Agent> weak = agent->weak_from_this();
+  const uint64_t call_id =
+      agent->send_call(call, [promise, weak](absl::StatusOr<IncomingPayload> in) mutable {
+        if (!in.ok()) {
+          promise.set_error(in.status());
+          return;
+        }
+        using V = ValueOf<R>;
+        if (in->payload.values_size() != 1) {
+          promise.set_error(absl::InvalidArgumentError("the answer does not hold one value"));
+          return;
+        }
+        absl::StatusOr<V> value = [&]() -> absl::StatusOr<V> {
+          try {
+            Decoder decoder = in->decoder();
+            return decode_value<V>(in->payload.values(0), decoder);
+          } catch (...) {
+            // A Codec of the user's threw.
+            return status_from_exception(std::current_exception());
+          }
+        }();
+        if (!value.ok()) {
+          promise.set_error(with_context(value.status(), "decoding the answer"));
+        } else if constexpr (std::is_void_v<R>) {
+          promise.set_value();
+        } else {
+          // The payload's own copy of a tensor must not outlive the value's.
+          *in = IncomingPayload();
+          promise.set_value(*std::move(value));
+          if constexpr (!std::is_trivially_destructible_v<V>) {
+            value = absl::CancelledError();
+            // Nobody waits: the value's destructor is the user's code, which may call, and does not belong on
+            // this thread.
+            if (promise.unobserved()) {
+              const std::shared_ptr<Executor> executor = promise.future().executor();
+              executor->post_or_run([weak, promise = std::move(promise)]() mutable {
+                std::shared_ptr<Agent> alive = weak.lock();
+                if (alive == nullptr) return;
+                AgentGuard guard(alive);
+                Promise<R> last = std::move(promise);
+              });
+            }
+          }
+        }
+      });
   if (id != nullptr) *id = call_id;
-  promise.on_cancel([weak = agent->weak_from_this(), call_id] {
+  promise.on_cancel([weak, call_id] {
     if (std::shared_ptr<Agent> alive = weak.lock()) {
       alive->cancel_call(call_id, absl::CancelledError("cancelled by the caller"));
     }
@@ -88,7 +110,8 @@ void add_arguments(OutgoingCall& call, A&&... arguments) {
     (add(std::type_identity<std::tuple_element_t<I, typename Traits::Values>>(),
          std::get<I>(std::forward<decltype(tuple)>(tuple))),
      ...);
-  }(std::make_index_sequence<sizeof...(A)>(), std::forward_as_tuple(std::forward<A>(arguments)...));
+  }
+  (std::make_index_sequence<sizeof...(A)>(), std::forward_as_tuple(std::forward<A>(arguments)...));
 }
 
 template <auto F>
@@ -102,7 +125,7 @@ template <auto F>
 void set_function(OutgoingCall& call) {
   const Callee* callee = callee_of_function<F>;
   if (callee == nullptr) {
-    call.set_status(absl::FailedPreconditionError(
+    call.set_status(absl::NotFoundError(
         absl::StrCat("\"", cpp_function_name<F>(), "\" is not registered in this program: put GRADWIRE_RPC(",
                      cpp_function_name<F>(), ") into its library and link that with alwayslink")));
     return;
@@ -129,27 +152,27 @@ Future<R> start_on(const std::shared_ptr<Agent>& agent, OutgoingCall& call,
   return future;
 }
 
-inline absl::Time deadline_of(const std::optional<absl::Duration>& timeout) {
-  return timeout && *timeout > absl::ZeroDuration() ? Clock::system().now() + *timeout : absl::InfiniteFuture();
-}
-
 // As which type an argument of a callee whose parameter types are not known here travels.
 template <class A>
-using NaturalType = std::conditional_t<std::is_convertible_v<A, const char*> && !std::is_arithmetic_v<std::decay_t<A>>,
-                                       std::string, std::decay_t<A>>;
+using NaturalType =
+    std::conditional_t<std::is_convertible_v<A, const char*> && !std::is_arithmetic_v<std::decay_t<A>>,
+                       std::string, std::decay_t<A>>;
 
-template <class First = void, class...>
-inline constexpr bool kFirstNamesCallee = requires(const std::remove_cvref_t<First>& callee) { callee_name(callee); };
-template <class... A>
-inline constexpr bool kNamesCallee = kFirstNamesCallee<A...>;
+// Whether the first of some arguments names a callee, as Op does.
+template <class...>
+inline constexpr bool kNamesCallee = false;
+template <class First, class... Rest>
+inline constexpr bool kNamesCallee<First, Rest...> = requires(const std::remove_cvref_t<First>& callee) {
+  callee_name(callee);
+};
 
 template <class T>
 void set_constructor(OutgoingCall& call) {
   const Callee* callee = callee_of_class<T>;
   if (callee == nullptr) {
-    call.set_status(absl::FailedPreconditionError(
-        absl::StrCat("\"", cpp_type_name<T>(), "\" is not registered in this program: put GRADWIRE_RPC_CLASS(",
-                     cpp_type_name<T>(), ", ...) into its library and link that with alwayslink")));
+    call.set_status(absl::NotFoundError(absl::StrCat(
+        "\"", cpp_type_name<T>(), "\" is not registered in this program: put GRADWIRE_RPC_CLASS(",
+        cpp_type_name<T>(), ", ...) into its library and link that with alwayslink")));
     return;
   }
   call.request().set_constructor(callee->name);
@@ -161,15 +184,16 @@ RRef<T> start_remote(const std::shared_ptr<Agent>& agent, OutgoingCall& call, co
                      std::shared_ptr<RRefHandle> keep = nullptr) {
   throw_if_error(call.status());
   Promise<void> created(agent->executor());
-  std::shared_ptr<RRefHandle> handle = agent->rrefs().begin_remote(owner, value_type_name<T>(), created);
-  to_proto(handle->rref(), *call.request().mutable_result_rref());
-  to_proto(handle->fork(), *call.request().mutable_result_fork());
-  agent->send_call(call, [weak_agent = agent->weak_from_this(), handle, created,
+  RRefService::Remote remote =
+      value_or_throw(agent->rrefs().begin_remote(owner, value_type_name<T>(), created));
+  to_proto(remote.handle->rref(), *call.request().mutable_result_rref());
+  to_proto(remote.fork, *call.request().mutable_result_fork());
+  agent->send_call(call, [weak_agent = agent->weak_from_this(), remote, created,
                           keep = std::move(keep)](absl::StatusOr<IncomingPayload> in) {
     created.set_result(in.status());
-    if (std::shared_ptr<Agent> alive = weak_agent.lock()) alive->rrefs().end_remote(handle);
+    if (std::shared_ptr<Agent> alive = weak_agent.lock()) alive->rrefs().end_remote(remote, in.status());
   });
-  return RRef<T>(handle);
+  return RRef<T>(remote.handle);
 }
 
 }  // namespace call_internal
@@ -177,7 +201,8 @@ RRef<T> start_remote(const std::shared_ptr<Agent>& agent, OutgoingCall& call, co
 namespace call_internal {
 
 template <class T, class C, class... A>
-RRef<T> remote_named(const std::shared_ptr<Agent>& agent, const Destination& to, const C& callee, A&&... arguments) {
+RRef<T> remote_named(const std::shared_ptr<Agent>& agent, const Destination& to, const C& callee,
+                     A&&... arguments) {
   OutgoingCall call(*agent, to, callee_name(callee));
   prepare_call(call, callee, std::forward<A>(arguments)...);
   return start_remote<T>(agent, call, call.to());
@@ -340,18 +365,29 @@ Future<T> RRef<T>::to_here_async() const {
   std::shared_ptr<Agent> agent = agent_or_throw();
   if (is_owner()) {
     Promise<T> promise(agent->executor());
-    agent->rrefs().find(handle_->rref(), call_internal::deadline_of(timeout_), [promise](auto owned) {
-      if (owned.ok()) {
-        promise.set_value(*std::static_pointer_cast<T>(owned->value));
-      } else {
-        promise.set_error(owned.status());
-      }
-    });
+    agent->rrefs().find(handle_->rref(), deadline(*agent),
+                        [promise](absl::StatusOr<RRefService::Owned> owned) {
+                          if (!owned.ok()) {
+                            promise.set_error(owned.status());
+                            return;
+                          }
+                          absl::StatusOr<std::shared_ptr<T>> value = owned->template as<T>();
+                          if (!value.ok()) {
+                            promise.set_error(value.status());
+                            return;
+                          }
+                          try {
+                            promise.set_value(std::as_const(**value));
+                          } catch (...) {
+                            promise.set_error(status_from_exception(std::current_exception()));
+                          }
+                        });
     return promise.future();
   }
   OutgoingCall call(*agent, destination(), "to_here");
   call.request().set_fetch(true);
   Future<T> value = call_internal::start_on<T>(agent, call, handle_);
+  if (handle_->created().done() && handle_->created().result().ok()) return value;
   // A failed or timed-out creation wakes those who wait for the value at once.
   Promise<T> promise(agent->executor());
   value.on_ready_inline([promise](const auto& result) { promise.set_result(result); });

@@ -15,11 +15,12 @@ constexpr uint32_t kProtocolVersion = 1;
 }  // namespace
 
 void Link::on_message(transport::Connection& connection, transport::Message message) {
+  wait_until_opened();
   peers_.bytes_received_.fetch_add(message.byte_size(), std::memory_order_relaxed);
   proto::Envelope envelope;
   if (!envelope.ParseFromString(message.header)) {
-    absl::Status reason = absl::InvalidArgumentError(
-        absl::StrCat("the message from ", connection.peer_address(), " is no envelope: is a Gradwire worker there?"));
+    absl::Status reason = absl::InvalidArgumentError(absl::StrCat(
+        "the message from ", connection.peer_address(), " is no envelope: is a Gradwire worker there?"));
     log(LogLevel::kWarning, reason.message());
     connection.close(reason);
     return;
@@ -27,7 +28,10 @@ void Link::on_message(transport::Connection& connection, transport::Message mess
   peers_.handle(shared_from_this(), std::move(envelope), std::move(message.buffers));
 }
 
-void Link::on_closed(transport::Connection&, absl::Status reason) { peers_.on_closed(shared_from_this(), reason); }
+void Link::on_closed(transport::Connection&, absl::Status reason) {
+  wait_until_opened();
+  peers_.on_closed(shared_from_this(), reason);
+}
 
 void Peers::handle(const std::shared_ptr<Link>& link, proto::Envelope envelope,
                    std::vector<transport::Buffer> buffers) {
@@ -80,8 +84,8 @@ void Peers::dispatch(const std::shared_ptr<Link>& link, proto::Envelope envelope
       sink_.on_cancel(from, link->number(), envelope.cancel().call_id());
       return;
     default:
-      refuse(link, absl::InvalidArgumentError(
-                       absl::StrCat("a message from worker \"", from.name, "\" has a kind that is unknown here")));
+      refuse(link, absl::InvalidArgumentError(absl::StrCat("a message from worker \"", from.name,
+                                                           "\" has a kind that is unknown here")));
   }
 }
 
@@ -107,28 +111,32 @@ void Peers::leave(const std::shared_ptr<Link>& link, const proto::Goodbye& goodb
 
 absl::Status Peers::admit(const proto::Hello& hello, const std::shared_ptr<Link>& link) {
   if (hello.protocol_version() != kProtocolVersion) {
-    return absl::FailedPreconditionError(absl::StrCat("worker \"", hello.name(), "\" speaks protocol version ",
-                                                      hello.protocol_version(), ", \"", self_.name, "\" speaks ",
-                                                      kProtocolVersion));
+    return absl::FailedPreconditionError(absl::StrCat("worker \"", hello.name(),
+                                                      "\" speaks protocol version ", hello.protocol_version(),
+                                                      ", \"", self_.name, "\" speaks ", kProtocolVersion));
   }
   uint64_t timer = 0;
   bool answer = false;
+  std::shared_ptr<Peer> peer;
   {
     MutexLock lock(mutex_);
+    // Closed while its Hello waited for the directory.
+    if (!links_.contains(link->number())) return absl::OkStatus();
     auto found = peers_.find(hello.id());
     if (found == peers_.end() || found->second->worker.name != hello.name() ||
         found->second->worker.incarnation != hello.incarnation()) {
       return absl::NotFoundError(absl::StrCat("worker \"", hello.name(), "\" (id ", hello.id(),
-                                              ") is not the one that joined the group of \"", self_.name, "\""));
+                                              ") is not the one that joined the group of \"", self_.name,
+                                              "\""));
     }
-    const std::shared_ptr<Peer>& peer = found->second;
+    peer = found->second;
     if (link->peer_ != nullptr && link->peer_ != peer) {
-      return absl::InvalidArgumentError(absl::StrCat("worker \"", hello.name(), "\" answers in the place of \"",
-                                                     link->peer_->worker.name, "\""));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "worker \"", hello.name(), "\" answers in the place of \"", link->peer_->worker.name, "\""));
     }
     if (peer->lost) {
-      return absl::AbortedError(absl::StrCat("worker \"", hello.name(), "\" was declared dead by \"", self_.name,
-                                             "\" and must start anew"));
+      return absl::AbortedError(absl::StrCat("worker \"", hello.name(), "\" was declared dead by \"",
+                                             self_.name, "\" and must start anew"));
     }
     answer = link->peer_ == nullptr;
     if (answer && hello.to_incarnation() != self_.incarnation) {
@@ -138,15 +146,23 @@ absl::Status Peers::admit(const proto::Hello& hello, const std::shared_ptr<Link>
     link->introduced_ = true;
     std::swap(timer, link->hello_timer_);
     peer->probes = 0;
-    if (peer->link == nullptr && peer->worker.id != self_.id) peer->link = link;
-    if (answer) introduce(*link, 0);
+  }
+  if (answer) introduce(*link, 0);
+  {
+    // Requests of this side follow its Hello.
+    MutexLock lock(mutex_);
+    if (peer->link == nullptr && peer->worker.id != self_.id && !peer->lost &&
+        links_.contains(link->number())) {
+      peer->link = link;
+    }
   }
   if (timer != 0) timers_.cancel(timer);
   return absl::OkStatus();
 }
 
 void Peers::refuse(const std::shared_ptr<Link>& link, const absl::Status& reason) {
-  log(LogLevel::kWarning, "connection with ", link->connection_->peer_address(), " refused: ", reason.message());
+  log(LogLevel::kWarning, "connection with ", link->connection_->peer_address(),
+      " refused: ", reason.message());
   proto::Envelope goodbye;
   status_to_proto(reason, *goodbye.mutable_goodbye()->mutable_reason());
   (void)link->connection_->send({goodbye.SerializeAsString(), {}});
@@ -181,7 +197,8 @@ void Peers::suspect(const std::shared_ptr<Peer>& peer, const absl::Status& reaso
     probes = ++peer->probes;
   }
   if (probes > kProbes) {
-    lose(peer, absl::UnavailableError(absl::StrCat("worker \"", peer->worker.name, "\" is dead: ", reason.message())));
+    lose(peer, absl::UnavailableError(
+                   absl::StrCat("worker \"", peer->worker.name, "\" is dead: ", reason.message())));
     return;
   }
   // The first attempt comes at once: a killed worker is refused by its host without delay.

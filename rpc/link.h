@@ -16,10 +16,12 @@ namespace gradwire::rpc {
 class Peers;
 class Link;
 
-// What Peers knows of one worker. Guarded by Peers::mutex_.
+// What Peers knows of one worker. Guarded by Peers::mutex_ but for the first three.
 struct Peer {
   Worker worker;
   proto::WorkerRecord record;
+  // Held by the one who makes a connection to it, so that there is one and nothing overtakes its Hello.
+  Mutex connecting;
   // The link that new requests use.
   std::shared_ptr<Link> link;
   // Attempts to reach it again since its connection broke; 0: alive.
@@ -45,8 +47,17 @@ class Link : public transport::ConnectionListener, public std::enable_shared_fro
  private:
   friend class Peers;
 
+  // Returns when the one who makes this connection knows it, and has sent Hello.
+  void wait_until_opened() {
+    opening_.lock();
+    opening_.unlock();
+  }
+
   Peers& peers_;
   const uint64_t number_;
+  // Held while the connection is being made: what arrives on it, and its end, come after that. Nothing that
+  // the maker does meanwhile waits for the transport's thread.
+  Mutex opening_;
 
   // Guarded by Peers::mutex_.
   std::shared_ptr<transport::Connection> connection_;

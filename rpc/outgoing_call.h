@@ -17,11 +17,15 @@ namespace gradwire::rpc {
 class Agent;
 
 // A call that is being put together: fill request() (callee, signature, target) and encode each argument into
-// request().mutable_arguments(), then hand it to Agent::send_call. Not thread-safe.
+// request().mutable_arguments(), then hand it to Agent::send_call. Not thread-safe. The agent outlives it.
 class OutgoingCall {
  public:
   // `callee` is for messages. An unknown destination shows in status().
   OutgoingCall(Agent& agent, const Destination& destination, std::string callee);
+  // Takes back the references of a call that was never sent.
+  ~OutgoingCall();
+  OutgoingCall(const OutgoingCall&) = delete;
+  OutgoingCall& operator=(const OutgoingCall&) = delete;
 
   const absl::Status& status() const { return status_; }
   void set_status(absl::Status status) {
@@ -36,17 +40,21 @@ class OutgoingCall {
   template <class T, class V>
   void add_argument(V&& value) {
     if (status_.ok()) {
-      set_status(Codec<T>::encode(std::forward<V>(value), *encoder_, *request().mutable_arguments()->add_values()));
+      set_status(
+          Codec<T>::encode(std::forward<V>(value), *encoder_, *request().mutable_arguments()->add_values()));
     }
   }
 
-  // The caller waits for the answer and changes no tensor meanwhile: large ones are sent from their own memory. When
-  // the wait ends early, Agent::capture_call must come before the caller's tensors are his own again.
+  // The caller waits for the answer and changes no tensor meanwhile: large ones are sent from their own
+  // memory. When the wait ends early, Agent::capture_call must come before the caller's tensors are his own
+  // again.
   void borrow_tensors() { sharing_ = TensorSharing::kBorrow; }
 
  private:
   friend class Agent;
 
+  Agent& agent_;
+  bool sent_ = false;
   std::unique_ptr<proto::Envelope> envelope_;
   std::unique_ptr<Encoder> encoder_;
   std::unique_ptr<Encoder::References> references_;

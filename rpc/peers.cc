@@ -30,8 +30,8 @@ absl::StatusOr<proto::WorkerRecord> Peers::listen(const Worker& self) {
     absl::StatusOr<std::string> address =
         transport->listen([this](const std::shared_ptr<transport::Connection>& c) { return accept(c); });
     if (!address.ok()) {
-      return with_context(address.status(), absl::StrCat("worker \"", self.name, "\" cannot listen by ",
-                                                         transport->name()));
+      return with_context(address.status(),
+                          absl::StrCat("worker \"", self.name, "\" cannot listen by ", transport->name()));
     }
     proto::Address* entry = record.add_addresses();
     entry->set_transport(transport->name());
@@ -81,12 +81,13 @@ absl::StatusOr<Worker> Peers::find(const std::string& name, int32_t id) const {
   std::vector<std::string> names;
   MutexLock lock(mutex_);
   for (const auto& [peer_id, peer] : peers_) {
-    if (name.empty() ? peer_id == id : (peer->worker.name == name && (id < 0 || id == peer_id))) return peer->worker;
+    if (name.empty() ? peer_id == id : (peer->worker.name == name && (id < 0 || id == peer_id)))
+      return peer->worker;
     names.push_back(absl::StrCat("\"", peer->worker.name, "\" (", peer_id, ")"));
   }
-  return absl::NotFoundError(absl::StrCat("no worker ", name.empty() ? absl::StrCat("with id ", id)
-                                                                     : absl::StrCat("\"", name, "\""),
-                                          " in the group; there are ", absl::StrJoin(names, ", ")));
+  return absl::NotFoundError(
+      absl::StrCat("no worker ", name.empty() ? absl::StrCat("with id ", id) : absl::StrCat("\"", name, "\""),
+                   " in the group; there are ", absl::StrJoin(names, ", ")));
 }
 
 absl::StatusOr<Worker> Peers::find_by_incarnation(uint64_t incarnation) const {
@@ -105,7 +106,8 @@ std::shared_ptr<Peer> Peers::peer_of(const Worker& worker) const {
 
 absl::Status Peers::status(const Worker& worker) const {
   std::shared_ptr<Peer> peer = peer_of(worker);
-  if (peer == nullptr) return absl::NotFoundError(absl::StrCat("no worker with id ", worker.id, " in the group"));
+  if (peer == nullptr)
+    return absl::NotFoundError(absl::StrCat("no worker with id ", worker.id, " in the group"));
   MutexLock lock(mutex_);
   if (peer->worker.incarnation != worker.incarnation) {
     return absl::AbortedError(absl::StrCat("worker \"", worker.name, "\" came back as a new incarnation"));
@@ -133,7 +135,8 @@ absl::StatusOr<Peers::Receipt> Peers::send(const Worker& to, const proto::Envelo
   return Receipt{link->number(), *ticket};
 }
 
-absl::Status Peers::reply(uint64_t number, const proto::Envelope& envelope, std::vector<transport::Buffer> buffers) {
+absl::Status Peers::reply(uint64_t number, const proto::Envelope& envelope,
+                          std::vector<transport::Buffer> buffers) {
   std::shared_ptr<transport::Connection> connection;
   {
     MutexLock lock(mutex_);
@@ -163,34 +166,66 @@ absl::Status Peers::link_status(uint64_t link) const {
   return links_.contains(link) ? absl::OkStatus() : absl::UnavailableError("the connection is closed");
 }
 
-absl::StatusOr<std::shared_ptr<Link>> Peers::link_to(const std::shared_ptr<Peer>& peer) {
-  // Held while connecting and while Hello is queued, so that nothing overtakes it; neither call blocks nor calls back.
+absl::StatusOr<std::shared_ptr<Link>> Peers::open_link(const std::shared_ptr<Peer>& peer) const {
   MutexLock lock(mutex_);
   if (stopping_) return absl::FailedPreconditionError("the agent has been shut down");
-  if (peer->link != nullptr) return peer->link;
+  if (peer->lost) return peer->lost_reason;
+  return peer->link;
+}
+
+absl::StatusOr<std::shared_ptr<Link>> Peers::link_to(const std::shared_ptr<Peer>& peer) {
+  GRADWIRE_ASSIGN_OR_RETURN(std::shared_ptr<Link> open, open_link(peer));
+  if (open != nullptr) return open;
+  // Whoever comes meanwhile waits for this connection rather than make another.
+  MutexLock connecting(peer->connecting);
+  GRADWIRE_ASSIGN_OR_RETURN(open, open_link(peer));
+  if (open != nullptr) return open;
   absl::Status reasons;
   for (const auto& transport : transports_) {
     const bool to_self = peer->worker == self_;
     if ((transport->name() == "loopback") != to_self) continue;
     for (const proto::Address& address : peer->record.addresses()) {
       if (address.transport() != transport->name()) continue;
-      auto link = std::make_shared<Link>(*this, next_link_++, peer);
-      absl::StatusOr<std::shared_ptr<transport::Connection>> connection =
-          transport->connect(address.address(), link, connect_timeout_);
-      if (!connection.ok()) {
-        reasons = connection.status();
-        continue;
-      }
-      link->connection_ = *std::move(connection);
-      links_[link->number()] = link;
-      peer->link = link;
-      introduce(*link, peer->worker.incarnation);
-      return link;
+      absl::StatusOr<std::shared_ptr<Link>> link = connect(*transport, address.address(), peer);
+      if (link.ok()) return link;
+      reasons = link.status();
     }
   }
-  if (!reasons.ok()) return with_context(reasons, absl::StrCat("connecting to worker \"", peer->worker.name, "\""));
-  return absl::UnavailableError(
-      absl::StrCat("no transport reaches worker \"", peer->worker.name, "\": allow one that both sides have"));
+  if (!reasons.ok())
+    return with_context(reasons, absl::StrCat("connecting to worker \"", peer->worker.name, "\""));
+  return absl::UnavailableError(absl::StrCat("no transport reaches worker \"", peer->worker.name,
+                                             "\": allow one that both sides have"));
+}
+
+absl::StatusOr<std::shared_ptr<Link>> Peers::connect(transport::Transport& transport,
+                                                     const std::string& address,
+                                                     const std::shared_ptr<Peer>& peer) {
+  std::shared_ptr<Link> link;
+  {
+    MutexLock lock(mutex_);
+    link = std::make_shared<Link>(*this, next_link_++, peer);
+  }
+  // A host name may have to be looked up here, which takes its time: only those who want this peer wait.
+  MutexLock opening(link->opening_);
+  GRADWIRE_ASSIGN_OR_RETURN(std::shared_ptr<transport::Connection> connection,
+                            transport.connect(address, link, connect_timeout_));
+  absl::Status refused;
+  {
+    MutexLock lock(mutex_);
+    link->connection_ = connection;
+    links_[link->number()] = link;
+    if (stopping_) refused = absl::FailedPreconditionError("the agent has been shut down");
+    if (peer->lost) refused = peer->lost_reason;
+  }
+  if (!refused.ok()) {
+    connection->close(refused);
+    return refused;
+  }
+  introduce(*link, peer->worker.incarnation);
+  MutexLock lock(mutex_);
+  // The peer's own connection may have come in meanwhile; it is as good.
+  if (peer->link == nullptr && !peer->lost) peer->link = link;
+  return link;
 }
 
 void Peers::introduce(Link& link, uint64_t to_incarnation) {
@@ -234,6 +269,7 @@ void Peers::shutdown(const absl::Status& reason, absl::Duration flush) {
   status_to_proto(reason, *goodbye.mutable_goodbye()->mutable_reason());
   const std::string header = goodbye.SerializeAsString();
   for (const std::shared_ptr<Link>& link : links) {
+    link->wait_until_opened();
     (void)link->connection_->send({header, {}});
     link->connection_->close(reason, flush);
   }

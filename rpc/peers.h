@@ -23,11 +23,13 @@ namespace gradwire::rpc {
 class Link;
 struct Peer;
 
-// The other workers of the group and the connections to them. Connects on first use, introduces itself and checks who
-// the other side is, tells a broken connection from a dead worker, and hands what arrives to the Sink.
+// The other workers of the group and the connections to them. Connects on first use, introduces itself and
+// checks who the other side is, tells a broken connection from a dead worker, and hands what arrives to the
+// Sink.
 //
-// A worker is alive until its connection ends unasked; then it is looked for again at once, and after kProbes failed
-// attempts it is lost: for good, even if it should come back (Unavailable). One that says Goodbye is lost at once.
+// A worker is alive until its connection ends unasked; then it is looked for again at once, and after kProbes
+// failed attempts it is lost: for good, even if it should come back (Unavailable). One that says Goodbye is
+// lost at once.
 //
 // Thread-safe. Owned by the agent; shutdown() before destruction.
 class Peers {
@@ -88,12 +90,18 @@ class Peers {
   friend class Link;
   static constexpr int kProbes = 3;
 
-  std::shared_ptr<transport::ConnectionListener> accept(const std::shared_ptr<transport::Connection>& connection);
+  std::shared_ptr<transport::ConnectionListener> accept(
+      const std::shared_ptr<transport::Connection>& connection);
   // The connection to use; made if there is none.
   absl::StatusOr<std::shared_ptr<Link>> link_to(const std::shared_ptr<Peer>& peer);
+  // The link in use; nullptr when there is none. FailedPrecondition, or why the peer is lost.
+  absl::StatusOr<std::shared_ptr<Link>> open_link(const std::shared_ptr<Peer>& peer) const;
+  absl::StatusOr<std::shared_ptr<Link>> connect(transport::Transport& transport, const std::string& address,
+                                                const std::shared_ptr<Peer>& peer);
   std::shared_ptr<Peer> peer_of(const Worker& worker) const;
   absl::Status admit(const proto::Hello& hello, const std::shared_ptr<Link>& link);
-  void handle(const std::shared_ptr<Link>& link, proto::Envelope envelope, std::vector<transport::Buffer> buffers);
+  void handle(const std::shared_ptr<Link>& link, proto::Envelope envelope,
+              std::vector<transport::Buffer> buffers);
   void dispatch(const std::shared_ptr<Link>& link, proto::Envelope envelope,
                 std::vector<transport::Buffer> buffers);
   void leave(const std::shared_ptr<Link>& link, const proto::Goodbye& goodbye);

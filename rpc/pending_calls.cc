@@ -9,7 +9,7 @@ uint64_t PendingCalls::next_id() {
 
 void PendingCalls::add(uint64_t id, PendingCall call) {
   MutexLock lock(mutex_);
-  calls_.emplace(id, std::move(call));
+  if (calls_.emplace(id, std::move(call)).second) ++unfinished_;
 }
 
 bool PendingCalls::set_sent(uint64_t id, uint64_t link, uint64_t ticket) {
@@ -77,6 +77,16 @@ std::pair<uint64_t, uint64_t> PendingCalls::sent(uint64_t id) const {
 std::size_t PendingCalls::size() const {
   MutexLock lock(mutex_);
   return calls_.size();
+}
+
+void PendingCalls::finished() {
+  MutexLock lock(mutex_);
+  --unfinished_;
+}
+
+std::size_t PendingCalls::unfinished() const {
+  MutexLock lock(mutex_);
+  return unfinished_;
 }
 
 }  // namespace gradwire::rpc

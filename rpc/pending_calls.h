@@ -30,16 +30,19 @@ struct PendingCall {
   // Where it was sent: the link's number, and the transport's ticket.
   uint64_t link = 0;
   uint64_t ticket = 0;
+  // The transport may still read memory of the caller, until it is told to capture.
+  bool borrows = false;
   absl::AnyInvocable<void(absl::StatusOr<Answer>)> done;
 };
 
-// The calls of one agent that wait for an answer. Whoever takes a call out completes it, so each completes once.
-// Thread-safe; runs nothing.
+// The calls of one agent that wait for an answer. Whoever takes a call out completes it, so each completes
+// once, and then says finished(): until then the call counts as unfinished, though it is no longer in the
+// table. Thread-safe; runs nothing.
 class PendingCalls {
  public:
   uint64_t next_id();
   void add(uint64_t id, PendingCall call);
-  // False when the call is gone already.
+  // False when the call was taken before.
   bool set_sent(uint64_t id, uint64_t link, uint64_t ticket);
   void set_timer(uint64_t id, uint64_t timer);
   // Empty when the call is gone: a late or second answer.
@@ -51,11 +54,16 @@ class PendingCalls {
   // Where a call was sent; {0, 0} when unknown.
   std::pair<uint64_t, uint64_t> sent(uint64_t id) const;
   std::size_t size() const;
+  // A call that was taken has been completed.
+  void finished();
+  // In the table or not yet finished.
+  std::size_t unfinished() const;
 
  private:
   mutable Mutex mutex_;
   uint64_t next_id_ ABSL_GUARDED_BY(mutex_) = 1;
   absl::flat_hash_map<uint64_t, PendingCall> calls_ ABSL_GUARDED_BY(mutex_);
+  std::size_t unfinished_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace gradwire::rpc

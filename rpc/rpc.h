@@ -7,7 +7,7 @@
 #include "rpc/codec_containers.h"  // IWYU pragma: export
 #include "rpc/init_rpc.h"          // IWYU pragma: export
 #include "rpc/ivalue_codec.h"      // IWYU pragma: export
-#include "rpc/op.h"                // IWYU pragma: export
+#include "rpc/op_call.h"           // IWYU pragma: export
 #include "rpc/registration.h"      // IWYU pragma: export
 #include "rpc/rref.h"              // IWYU pragma: export
 #include "rpc/script.h"            // IWYU pragma: export

@@ -14,11 +14,12 @@
 
 namespace gradwire::rpc {
 
-// A reference to a value of type T that lives on one worker, its owner. Copyable, thread-safe, sendable as an argument
-// or a result at any depth. The value lives as long as any reference to it, anywhere. Include "rpc/rpc.h" to use it.
+// A reference to a value of type T that lives on one worker, its owner. Copyable, thread-safe, sendable as an
+// argument or a result at any depth. The value lives as long as any reference to it, anywhere. Include
+// "rpc/rpc.h" to use it.
 //
-// Everything that waits or calls throws Error: Unavailable when the owner is dead, the creation's own error when the
-// value could not be made, DeadlineExceeded, FailedPrecondition when the agent has been shut down.
+// Everything that waits or calls throws Error: Unavailable when the owner is dead, the creation's own error
+// when the value could not be made, DeadlineExceeded, FailedPrecondition when the agent has been shut down.
 template <class T>
 class RRef {
  public:
@@ -35,7 +36,9 @@ class RRef {
   WorkerInfo owner() const { return handle_->owner().info(); }
   std::string owner_name() const { return handle_->owner().name; }
   // Whether the owner is known to have this reference in its table; true on the owner.
-  bool confirmed_by_owner() const { return handle_->confirmed().done() && handle_->confirmed().result().ok(); }
+  bool confirmed_by_owner() const {
+    return handle_->confirmed().done() && handle_->confirmed().result().ok();
+  }
   Future<void> confirmed() const { return handle_->confirmed(); }
 
   // A copy of the value, here. On the owner nothing is encoded; elsewhere T must be sendable.
@@ -43,8 +46,8 @@ class RRef {
   T to_here(absl::Duration timeout) const { return with_timeout(timeout).to_here(); }
   Future<T> to_here_async() const;
 
-  // The value itself. FailedPrecondition anywhere but on the owner. Waits until the value has been made. The reference
-  // stays good while an RRef to the value does.
+  // The value itself. FailedPrecondition anywhere but on the owner. Waits until the value has been made. The
+  // reference stays good while an RRef to the value does.
   T& local_value() const;
 
   // Methods of the referenced object: rref.rpc_sync<&ParameterServer::push>(gradient).
@@ -88,6 +91,9 @@ class RRef {
     return timeout_ ? to.with_timeout(*timeout_) : to;
   }
 
+  // When a wait for the value ends, on Clock::system(): as a call's deadline.
+  absl::Time deadline(const Agent& agent) const { return agent.call_deadline(timeout_); }
+
   std::shared_ptr<RRefHandle> handle_;
   std::optional<absl::Duration> timeout_;
 };
@@ -97,21 +103,15 @@ T& RRef<T>::local_value() const {
   std::shared_ptr<Agent> agent = agent_or_throw();
   if (!is_owner()) {
     throw Error(absl::FailedPreconditionError(absl::StrCat("local_value on worker \"", agent->self().name,
-                                                           "\" of an RRef that \"", owner_name(), "\" owns: use "
+                                                           "\" of an RRef that \"", owner_name(),
+                                                           "\" owns: use "
                                                            "to_here, or call a method of it")));
   }
-  Promise<std::shared_ptr<void>> promise(agent->executor());
-  agent->rrefs().find(handle_->rref(),
-                      timeout_ && *timeout_ > absl::ZeroDuration() ? Clock::system().now() + *timeout_
-                                                                   : absl::InfiniteFuture(),
-                      [promise](absl::StatusOr<RRefService::Owned> owned) {
-                        if (owned.ok()) {
-                          promise.set_value(owned->value);
-                        } else {
-                          promise.set_error(owned.status());
-                        }
-                      });
-  return *static_cast<T*>(promise.future().wait().get());
+  Promise<std::shared_ptr<T>> promise(agent->executor());
+  agent->rrefs().find(handle_->rref(), deadline(*agent), [promise](absl::StatusOr<RRefService::Owned> owned) {
+    promise.set_result(owned.ok() ? owned->template as<T>() : owned.status());
+  });
+  return *promise.future().wait();
 }
 
 template <class T>

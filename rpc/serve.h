@@ -15,22 +15,23 @@
 namespace gradwire::rpc::serve_internal {
 
 template <class Values>
-absl::StatusOr<Values> decode_arguments(const ServerCall& call) {
+absl::StatusOr<Values> decode_arguments(const ServerCall& call) try {
   constexpr std::size_t kArity = std::tuple_size_v<Values>;
   const IncomingPayload& in = call.arguments();
   if (static_cast<std::size_t>(in.payload.values_size()) != kArity || in.payload.keywords_size() != 0) {
-    return absl::InvalidArgumentError(absl::StrCat("\"", call.callee(), "\" takes ", kArity, " arguments, got ",
-                                                   in.payload.values_size(), " and ", in.payload.keywords_size(),
-                                                   " by keyword"));
+    return absl::InvalidArgumentError(absl::StrCat("\"", call.callee(), "\" takes ", kArity,
+                                                   " arguments, got ", in.payload.values_size(), " and ",
+                                                   in.payload.keywords_size(), " by keyword"));
   }
   Decoder decoder = in.decoder();
-  return [&]<std::size_t... I>(std::index_sequence<I...>) -> absl::StatusOr<Values> {
+  return [&]<std::size_t... I>(std::index_sequence<I...>)->absl::StatusOr<Values> {
     absl::Status status;
     std::tuple<std::optional<std::tuple_element_t<I, Values>>...> parts;
     [[maybe_unused]] auto decode_one = [&]<std::size_t J>(std::integral_constant<std::size_t, J>) {
       auto value = decode_value<std::tuple_element_t<J, Values>>(in.payload.values(J), decoder);
       if (!value.ok()) {
-        status = with_context(value.status(), absl::StrCat("argument ", J + 1, " of \"", call.callee(), "\""));
+        status =
+            with_context(value.status(), absl::StrCat("argument ", J + 1, " of \"", call.callee(), "\""));
         return false;
       }
       std::get<J>(parts).emplace(*std::move(value));
@@ -38,10 +39,16 @@ absl::StatusOr<Values> decode_arguments(const ServerCall& call) {
     };
     if (!(decode_one(std::integral_constant<std::size_t, I>()) && ...)) return status;
     return Values(*std::move(std::get<I>(parts))...);
-  }(std::make_index_sequence<kArity>());
+  }
+  (std::make_index_sequence<kArity>());
+} catch (...) {
+  // A Codec of the user's threw.
+  return with_context(status_from_exception(std::current_exception()),
+                      absl::StrCat("decoding the arguments of \"", call.callee(), "\""));
 }
 
-// What must live until the Future that a handler returned completes: a coroutine copies no reference parameter.
+// What must live until the Future that a handler returned completes: a coroutine copies no reference
+// parameter.
 template <class Values>
 struct Frame {
   std::shared_ptr<ServerCall> call;
@@ -65,13 +72,15 @@ void run_and_finish(const std::shared_ptr<Frame<Values>>& frame, Run run) {
       using T = typename Returned::value_type;
       Returned future = run();
       if (!future.valid()) {
-        frame->call->fail(absl::InternalError(absl::StrCat("\"", frame->call->callee(), "\" returned an empty Future")));
+        frame->call->fail(
+            absl::InternalError(absl::StrCat("\"", frame->call->callee(), "\" returned an empty Future")));
         return;
       }
-      // The caller's giving up reaches the handler's own calls through its CallContext; the future is not cancelled
-      // here, because the handler may share it.
+      // The caller's giving up reaches the handler's own calls through its CallContext; the future is not
+      // cancelled here, because the handler may share it.
       future.on_ready_inline([frame](const typename Returned::Result& result) {
-        // Completed on any thread, perhaps with user code below: encoding and destructors run on the executor.
+        // Completed on any thread, perhaps with user code below: encoding and destructors run on the
+        // executor.
         frame->call->executor()->post_or_run([frame, result] {
           if (!future_internal::status_of(result).ok()) {
             frame->call->fail(future_internal::status_of(result));
@@ -115,7 +124,7 @@ void serve(const std::shared_ptr<ServerCall>& call) {
   }
   auto frame = std::make_shared<Frame<Values>>(Frame<Values>{call, *std::move(arguments)});
   run_and_finish<typename Traits::Returned>(frame, [&]() -> decltype(auto) {
-    return [&]<std::size_t... I>(std::index_sequence<I...>) -> decltype(auto) {
+    return [&]<std::size_t... I>(std::index_sequence<I...>)->decltype(auto) {
       using Parameters = typename Traits::Parameters;
       if constexpr (Traits::kIsMethod) {
         auto* object = static_cast<typename Traits::Object*>(call->target().get());
@@ -123,7 +132,8 @@ void serve(const std::shared_ptr<ServerCall>& call) {
       } else {
         return F(pass<std::tuple_element_t<I, Parameters>>(std::get<I>(*frame->arguments))...);
       }
-    }(std::make_index_sequence<Traits::kArity>());
+    }
+    (std::make_index_sequence<Traits::kArity>());
   });
 }
 
@@ -136,8 +146,9 @@ void construct(const std::shared_ptr<ServerCall>& call) {
     return;
   }
   try {
-    std::shared_ptr<T> object = std::apply(
-        [](auto&&... argument) { return std::make_shared<T>(std::move(argument)...); }, *std::move(arguments));
+    std::shared_ptr<T> object =
+        std::apply([](auto&&... argument) { return std::make_shared<T>(std::move(argument)...); },
+                   *std::move(arguments));
     call->release_arguments();
     call->finish(std::move(object), type_ops<T>());
   } catch (...) {

@@ -209,7 +209,12 @@ void ServedCall::finish(std::shared_ptr<void> value, const TypeOps* type) {
     parts_.server->rrefs_.set_value(from_proto(parts_.request.result_rref()),
                                     RRefService::Owned{std::move(value), type, nullptr});
   } else {
-    absl::Status encoded = encode_result(std::move(value), type, response, buffers);
+    absl::Status encoded;
+    try {
+      encoded = encode_result(std::move(value), type, response, buffers);
+    } catch (...) {
+      encoded = status_from_exception(std::current_exception());
+    }
     if (!encoded.ok()) {
       parts_.server->rrefs_.undo(response.result(), parts_.from);
       response.clear_result();

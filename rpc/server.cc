@@ -1,10 +1,13 @@
 #include "rpc/server.h"
 
+#include <atomic>
+
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/error.h"
 #include "rpc/agent.h"
 #include "rpc/codec_containers.h"
+#include "rpc/id.h"
 #include "rpc/peers.h"
 #include "rpc/rref/service.h"
 #include "rpc/served_call.h"
@@ -12,8 +15,8 @@
 namespace gradwire::rpc {
 namespace {
 
-// How long a running ordered call keeps the next from starting: it has started for certain by then, and may be waiting
-// for the next one in a way that nobody sees.
+// How long a running ordered call keeps the next from starting: it has started for certain by then, and may
+// be waiting for the next one in a way that nobody sees.
 constexpr absl::Duration kStartTime = absl::Milliseconds(20);
 
 absl::Time deadline_of(const proto::Request& request) {
@@ -44,6 +47,12 @@ void Server::on_request(const Worker& from, uint64_t link, proto::Envelope envel
   std::shared_ptr<Agent> agent = agent_.weak_from_this().lock();
   if (agent == nullptr) return;
 
+  const Id result = from_proto(request.result_rref());
+  if (request.has_result_rref() &&
+      (result.origin != from.incarnation || from_proto(request.result_fork()).origin != from.incarnation)) {
+    refuse(link, call_id, absl::InvalidArgumentError("the ids of a remote result are not its caller's"));
+    return;
+  }
   // References first, and whatever happens to the call: dropping the handles gives them back.
   auto references = rrefs_.receive(request.arguments(), from);
   if (!references.ok()) {
@@ -58,15 +67,15 @@ void Server::on_request(const Worker& from, uint64_t link, proto::Envelope envel
     // A second request with the number of one that runs can only be a repetition.
     if (stopped.ok() && !calls_.try_emplace({link, call_id}, source).second) return;
   }
-  auto call = std::make_shared<ServedCall>(ServedCall::Parts{this, std::move(agent), from, link, std::move(request),
-                                                             std::move(buffers), *std::move(references),
-                                                             absl::Time(), source.token()});
+  auto call = std::make_shared<ServedCall>(
+      ServedCall::Parts{this, std::move(agent), from, link, std::move(request), std::move(buffers),
+                        *std::move(references), absl::Time(), source.token()});
   if (!stopped.ok()) {
     call->fail(stopped);
     return;
   }
   if (call->request().has_result_rref()) {
-    rrefs_.begin_value(from_proto(call->request().result_rref()), from_proto(call->request().result_fork()), from);
+    rrefs_.begin_value(result, from_proto(call->request().result_fork()), from);
   }
   if (!call->request().has_target()) {
     enqueue(std::move(call), nullptr);
@@ -95,19 +104,20 @@ void Server::enqueue(std::shared_ptr<ServedCall> call, const std::shared_ptr<Str
     return;
   }
   if (call->request().order_key() != 0) {
-    order_strand(call->from(), call->request().order_key())->post([this, call = std::move(call)](Strand::Next next) {
-      // Started is what was promised, not finished: the next may start when this one returns, waits, or has run for a
-      // while.
-      auto once = std::make_shared<Strand::Next>(std::move(next));
-      const uint64_t timer =
-          agent_.timers().schedule(agent_.timers().clock().now() + kStartTime, [once] { (*once)(); });
-      BlockingListener listener = [once] { (*once)(); };
-      BlockingListener* previous = set_blocking_listener(&listener);
-      call->run();
-      set_blocking_listener(previous);
-      agent_.timers().cancel(timer);
-      (*once)();
-    });
+    order_strand(call->from(), call->request().order_key())
+        ->post([this, call = std::move(call)](Strand::Next next) {
+          // Started is what was promised, not finished: the next may start when this one returns, waits, or
+          // has run for a while.
+          auto once = std::make_shared<Strand::Next>(std::move(next));
+          const uint64_t timer =
+              agent_.timers().schedule(agent_.timers().clock().now() + kStartTime, [once] { (*once)(); });
+          BlockingListener listener = [once] { (*once)(); };
+          BlockingListener* previous = set_blocking_listener(&listener);
+          call->run();
+          set_blocking_listener(previous);
+          agent_.timers().cancel(timer);
+          (*once)();
+        });
     return;
   }
   executor_->post_clean([call = std::move(call)] { call->run(); });
@@ -128,50 +138,68 @@ std::shared_ptr<Strand> Server::order_strand(const Worker& from, uint64_t key) {
   return strand;
 }
 
-void Server::serve_service(const Worker& from, uint64_t link, proto::Envelope envelope,
-                           std::vector<transport::Buffer> buffers) {
-  {
-    MutexLock lock(mutex_);
-    if (!stopped_.ok()) return;
-    ++services_under_way_;
-  }
-  auto request = std::make_shared<proto::Request>(std::move(*envelope.mutable_request()));
-  std::shared_ptr<Agent> agent = agent_.weak_from_this().lock();
-  auto done = [this, agent, link, call_id = request->call_id()](absl::StatusOr<ServiceReply> reply) {
-    if (agent == nullptr) return;
+// The answer to one service call: sent once, whatever the extension does; Internal when it drops the call.
+class Server::ServiceAnswer {
+ public:
+  ServiceAnswer(Server& server, std::shared_ptr<Agent> agent, uint64_t link, uint64_t call_id)
+      : server_(server), agent_(std::move(agent)), link_(link), call_id_(call_id) {}
+  ~ServiceAnswer() { send(absl::InternalError("the service dropped its call")); }
+
+  void send(absl::StatusOr<ServiceReply> reply) {
+    if (sent_.exchange(true)) return;
     proto::Envelope out;
     proto::Response& response = *out.mutable_response();
-    response.set_call_id(call_id);
-    std::vector<transport::Buffer> out_buffers;
+    response.set_call_id(call_id_);
+    std::vector<transport::Buffer> buffers;
     if (reply.ok()) {
       response.set_body(std::move(reply->body));
       if (reply->tensors != nullptr) {
         absl::Status encoded = tensor_backend()->encode(*reply->tensors, TensorSharing::kCapture,
-                                                        *response.mutable_result(), out_buffers);
+                                                        *response.mutable_result(), buffers);
         if (!encoded.ok()) reply = encoded;
       }
     }
     if (!reply.ok()) {
       response.clear_body();
       response.clear_result();
-      status_to_proto(with_worker(reply.status(), agent->self().name), *response.mutable_status());
+      buffers.clear();
+      status_to_proto(with_worker(reply.status(), agent_->self().name), *response.mutable_status());
     }
-    (void)peers_.reply(link, out, std::move(out_buffers));
+    (void)server_.peers_.reply(link_, out, std::move(buffers));
+    MutexLock lock(server_.mutex_);
+    --server_.services_under_way_;
+  }
+
+ private:
+  Server& server_;
+  // Keeps the server.
+  const std::shared_ptr<Agent> agent_;
+  const uint64_t link_;
+  const uint64_t call_id_;
+  std::atomic<bool> sent_{false};
+};
+
+void Server::serve_service(const Worker& from, uint64_t link, proto::Envelope envelope,
+                           std::vector<transport::Buffer> buffers) {
+  std::shared_ptr<Agent> agent = agent_.weak_from_this().lock();
+  if (agent == nullptr) return;
+  {
     MutexLock lock(mutex_);
-    --services_under_way_;
-  };
-  executor_->post_clean([this, agent, from, request, buffers = std::move(buffers), done]() mutable {
-    if (agent == nullptr) return;
+    if (!stopped_.ok()) return;
+    ++services_under_way_;
+  }
+  auto request = std::make_shared<proto::Request>(std::move(*envelope.mutable_request()));
+  auto answer = std::make_shared<ServiceAnswer>(*this, agent, link, request->call_id());
+  executor_->post_clean([this, agent = std::move(agent), from, request = std::move(request),
+                         buffers = std::move(buffers), answer = std::move(answer)]() mutable {
     AgentGuard guard(agent);
     ServiceCall call;
     call.from = from;
     call.service = request->service().number();
     call.body = std::move(*request->mutable_service()->mutable_body());
     call.deadline = deadline_of(*request);
-    // Exactly one answer leaves, whatever the extension does.
-    auto answered = std::make_shared<std::atomic<bool>>(false);
-    call.reply = [done, answered](absl::StatusOr<ServiceReply> reply) {
-      if (!answered->exchange(true)) done(std::move(reply));
+    call.reply = [answer = std::move(answer)](absl::StatusOr<ServiceReply> reply) {
+      answer->send(std::move(reply));
     };
     if (request->arguments().tensors_size() > 0) {
       if (tensor_backend() == nullptr) {

@@ -22,14 +22,16 @@ class Peers;
 class RRefService;
 class ServedCall;
 
-// Serves the requests that come in to one agent: finds the callee and its object, queues where order was promised,
-// admits it to its autograd context, runs it on the executor and sends the answer back. Thread-safe.
+// Serves the requests that come in to one agent: finds the callee and its object, queues where order was
+// promised, admits it to its autograd context, runs it on the executor and sends the answer back.
+// Thread-safe.
 class Server {
  public:
   Server(Agent& agent, Peers& peers, RRefService& rrefs, std::shared_ptr<ThreadPool> executor);
 
   // On a transport's thread; does not block.
-  void on_request(const Worker& from, uint64_t link, proto::Envelope envelope, std::vector<transport::Buffer> buffers);
+  void on_request(const Worker& from, uint64_t link, proto::Envelope envelope,
+                  std::vector<transport::Buffer> buffers);
   // The caller has given up, or its connection is gone: nobody waits for these answers.
   void cancel(uint64_t link, uint64_t call_id, const absl::Status& reason);
   void cancel_link(uint64_t link, const absl::Status& reason);
@@ -41,6 +43,7 @@ class Server {
 
  private:
   friend class ServedCall;
+  class ServiceAnswer;
   void serve_service(const Worker& from, uint64_t link, proto::Envelope envelope,
                      std::vector<transport::Buffer> buffers);
   // Runs the call on the executor, after those that it must not overtake.

@@ -9,10 +9,10 @@
 
 namespace gradwire::rpc {
 
-// A queue whose tasks start one after another on an executor: the next starts when the running one says so, by calling
-// what it was given (any thread, more than once does no harm) or by dropping it. Each task starts from the clean
-// ExecutionState, whatever code told it to start. When the executor has shut down tasks run where the turn passes on.
-// Thread-safe. Tasks keep the strand alive.
+// A queue whose tasks start one after another on an executor: the next starts when the running one says so,
+// by calling what it was given (any thread, more than once does no harm) or by dropping it. Each task starts
+// from the clean ExecutionState, whatever code told it to start. When the executor has shut down tasks run
+// where the turn passes on. Thread-safe. Tasks keep the strand alive.
 class Strand : public std::enable_shared_from_this<Strand> {
  public:
   // Lets the next task start.
@@ -34,8 +34,8 @@ class Strand : public std::enable_shared_from_this<Strand> {
   Mutex mutex_;
   std::deque<Task> waiting_ ABSL_GUARDED_BY(mutex_);
   bool busy_ ABSL_GUARDED_BY(mutex_) = false;
-  // After the executor's end: somebody runs tasks in a loop, and takes what becomes due meanwhile, so that a long
-  // queue does not become a deep stack.
+  // After the executor's end: somebody runs tasks in a loop, and takes what becomes due meanwhile, so that a
+  // long queue does not become a deep stack.
   bool running_inline_ ABSL_GUARDED_BY(mutex_) = false;
   std::deque<Executor::Task> due_inline_ ABSL_GUARDED_BY(mutex_);
 };

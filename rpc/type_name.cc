@@ -21,10 +21,30 @@ std::string normalise(std::string_view pretty, std::string_view key) {
                                          {{"{anonymous}", "(anonymous)"},
                                           {"(anonymous namespace)", "(anonymous)"},
                                           {"> >", ">>"},
-                                          {", ", ","}});
+                                          {", ", ","},
+                                          {" *", "*"},
+                                          {" &", "&"},
+                                          {"std::__cxx11::", "std::"},
+                                          {"long long unsigned int", "unsigned long long"},
+                                          {"long long int", "long long"},
+                                          {"long unsigned int", "unsigned long"},
+                                          {"long int", "long"},
+                                          {"short unsigned int", "unsigned short"},
+                                          {"short int", "short"}});
   if (!name.empty() && name.front() == '&') name.erase(0, 1);
   // Some versions of gcc print function pointers as "(& name)".
   if (name.rfind("(& ", 0) == 0 && name.back() == ')') name = name.substr(3, name.size() - 4);
+  // A function template's own arguments: clang leaves them out.
+  if (key == kFunctionKey && !name.empty() && name.back() == '>') {
+    int depth = 0;
+    for (std::size_t i = name.size(); i-- > 0;) {
+      if (name[i] == '>') ++depth;
+      if (name[i] == '<' && --depth == 0) {
+        name.erase(i);
+        break;
+      }
+    }
+  }
   return name;
 }
 

@@ -7,9 +7,12 @@ namespace gradwire::rpc {
 
 namespace type_name_internal {
 
-// The entity that a compiler names in __PRETTY_FUNCTION__ of a template with parameter `key` ("T = " or "F = "), in a
-// spelling that gcc and clang share: no '&' before functions, "(anonymous)" for unnamed namespaces, no spaces after
-// commas, "> >" closed up.
+inline constexpr std::string_view kTypeKey = "T = ";
+inline constexpr std::string_view kFunctionKey = "F = ";
+
+// The entity that a compiler names in __PRETTY_FUNCTION__ of a template with parameter `key` ("T = " or "F =
+// "), in a spelling that gcc and clang share: no '&' before functions, "(anonymous)" for unnamed namespaces,
+// no spaces after commas and before '*' and '&', "> >" closed up, integers as "unsigned long".
 std::string normalise(std::string_view pretty, std::string_view key);
 
 template <class T>
@@ -26,14 +29,17 @@ std::string_view pretty_value() {
 // "ns::ParameterServer".
 template <class T>
 const std::string& cpp_type_name() {
-  static const std::string name = type_name_internal::normalise(type_name_internal::pretty_type<T>(), "T = ");
+  static const std::string name =
+      type_name_internal::normalise(type_name_internal::pretty_type<T>(), type_name_internal::kTypeKey);
   return name;
 }
 
-// "ns::scale", "ns::ParameterServer::push".
+// "ns::scale", "ns::ParameterServer::push". All instances of a function template have one name: they are
+// registered with GRADWIRE_RPC_AS.
 template <auto F>
 const std::string& cpp_function_name() {
-  static const std::string name = type_name_internal::normalise(type_name_internal::pretty_value<F>(), "F = ");
+  static const std::string name =
+      type_name_internal::normalise(type_name_internal::pretty_value<F>(), type_name_internal::kFunctionKey);
   return name;
 }
 

@@ -40,6 +40,7 @@ const TypeOps* type_ops() {
         }
       }(),
       [] { return serial_class<T>; },
+      []() -> const std::type_info& { return typeid(T); },
   };
   return &ops;
 }

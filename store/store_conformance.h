@@ -208,7 +208,7 @@ TEST_P(StoreConformance, AddsOfManyThreadsAllCount) {
   std::vector<std::thread> threads;
   for (int t = 0; t < kThreads; ++t) {
     // Half of them share a store object.
-    threads.emplace_back([this, store = t % 2 == 0 ? store_ : connect()] {
+    threads.emplace_back([store = t % 2 == 0 ? store_ : connect()] {
       for (int i = 0; i < kAdds; ++i) store->add("counter", 1);
     });
   }

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/error.h"
 #include "base/mutex.h"
@@ -26,7 +27,9 @@ struct TcpStoreServer::Parts {
 TcpStoreServer::TcpStoreServer(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
 
 absl::StatusOr<std::unique_ptr<TcpStoreServer>> TcpStoreServer::start(const TcpStoreServerOptions& options) {
-  const std::string host = is_loopback(options.host) ? options.host : "::";
+  // "localhost" may stand for ::1 too, but not everywhere; clients and server agree on 127.0.0.1.
+  const std::string loopback = absl::EqualsIgnoreCase(options.host, "localhost") ? "127.0.0.1" : options.host;
+  const std::string host = is_loopback(options.host) ? loopback : "::";
   const std::string address = to_string({host, options.port});
   GRADWIRE_RETURN_IF_ERROR(check_endpoint({host, options.port}, 0));
 

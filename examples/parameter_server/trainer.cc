@@ -26,7 +26,7 @@ WorkerReport train(const rpc::RRef<NetworkImpl>& network, const std::vector<rpc:
   rpc::RemoteModule<NetworkImpl> model(network);
   autograd::DistributedOptimizer<torch::optim::SGD> optimizer(
       parameters, torch::optim::SGDOptions(options.learning_rate).momentum(0.9),
-      {.trainers = static_cast<int>(options.trainers)});
+      {.trainers = options.trainers, .name = "sgd"});
 
   for (int64_t epoch = 1; epoch <= options.epochs; ++epoch) {
     const absl::Time started = absl::Now();

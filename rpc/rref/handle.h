@@ -11,8 +11,8 @@ namespace gradwire::rpc {
 
 class RRefService;
 
-// What all copies of an RRef in one process share: one fork of the value behind it, or, on the owner, one local
-// handle. Its destruction tells the service. Immutable; thread-safe; may outlive the agent.
+// What all copies of an RRef in one process share: one fork of the value behind it, or, on the owner, one
+// local handle. Its destruction tells the service. Immutable; thread-safe; may outlive the agent.
 class RRefHandle {
  public:
   struct Parts {

@@ -10,11 +10,11 @@ namespace gradwire::rpc {
 
 // The forks that a worker holds of other workers' RRefs, and those it passed on: a pure state machine.
 //
-// A fork is unconfirmed until its owner is known to have it in its table (the answer to ForkAdd, to the creating
-// request, or at once when the owner itself made it). It goes when its last handle has gone and it is confirmed: only
-// then the delete leaves, so that no delete overtakes its add. A fork that was passed on to a third worker keeps a
-// child: as long as one is there the fork stays, even without handles, so that the value lives until the owner has
-// heard of the child.
+// A fork is unconfirmed until its owner is known to have it in its table (the answer to ForkAdd, to the
+// creating request, or at once when the owner itself made it). It goes when its last handle has gone and it
+// is confirmed: only then the delete leaves, so that no delete overtakes its add. A fork that was passed on
+// to a third worker keeps a child: as long as one is there the fork stays, even without handles, so that the
+// value lives until the owner has heard of the child.
 //
 // Every event may come twice. Not thread-safe.
 class HolderTable {

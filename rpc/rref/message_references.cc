@@ -35,7 +35,8 @@ absl::StatusOr<uint32_t> RRefService::add_reference(const std::shared_ptr<RRefHa
                                                     proto::Payload& payload) {
   if (handle == nullptr) return absl::InvalidArgumentError("an empty RRef cannot be sent");
   if (handle->service().get() != this) {
-    return absl::FailedPreconditionError("the RRef belongs to another agent, or to one that has been shut down");
+    return absl::FailedPreconditionError(
+        "the RRef belongs to another agent, or to one that has been shut down");
   }
   proto::Reference& reference = *payload.add_references();
   to_proto(handle->rref(), *reference.mutable_rref());
@@ -91,7 +92,8 @@ absl::StatusOr<std::vector<std::shared_ptr<RRefHandle>>> RRefService::receive(co
                                                                               const Worker& from) {
   std::vector<std::shared_ptr<RRefHandle>> handles;
   handles.reserve(payload.references_size());
-  // One that cannot be must not keep the others from being taken, and given back: their sender waits for that.
+  // One that cannot be must not keep the others from being taken, and given back: their sender waits for
+  // that.
   absl::Status status;
   for (const proto::Reference& reference : payload.references()) {
     auto handle = receive_one(reference, from);
@@ -110,7 +112,8 @@ absl::StatusOr<std::shared_ptr<RRefHandle>> RRefService::receive_one(const proto
   const Id rref = from_proto(reference.rref());
   const Id child = from_proto(reference.fork());
   if (!rref) return absl::InvalidArgumentError("a reference without an id");
-  if (reference.owner() == agent_.self().incarnation) return receive_owned(rref, child, reference.type(), from);
+  if (reference.owner() == agent_.self().incarnation)
+    return receive_owned(rref, child, reference.type(), from);
   if (!child || (reference.registered() && reference.owner() != from.incarnation)) {
     return absl::InvalidArgumentError("a reference without a fork for its receiver");
   }
@@ -128,8 +131,9 @@ absl::StatusOr<std::shared_ptr<RRefHandle>> RRefService::receive_one(const proto
     if (!confirmed) unconfirmed_.emplace(child, promise);
   }
   if (confirmed) promise.set_value();
-  auto handle = std::make_shared<RRefHandle>(RRefHandle::Parts{weak_from_this(), rref, child, *owner, reference.type(),
-                                                               Future<void>(absl::OkStatus()), promise.future()});
+  auto handle =
+      std::make_shared<RRefHandle>(RRefHandle::Parts{weak_from_this(), rref, child, *owner, reference.type(),
+                                                     Future<void>(absl::OkStatus()), promise.future()});
   if (!confirmed) {
     proto::ForkAdd message;
     to_proto(rref, *message.mutable_rref());
@@ -142,8 +146,8 @@ absl::StatusOr<std::shared_ptr<RRefHandle>> RRefService::receive_one(const proto
   return handle;
 }
 
-void RRefService::child_added(const Worker& sharer, const Id& rref, const Id& child, const Promise<void>& confirmed,
-                              absl::Status status) {
+void RRefService::child_added(const Worker& sharer, const Id& rref, const Id& child,
+                              const Promise<void>& confirmed, absl::Status status) {
   HolderTable::Deletes deletes;
   {
     MutexLock lock(mutex_);
@@ -161,15 +165,16 @@ void RRefService::child_added(const Worker& sharer, const Id& rref, const Id& ch
   confirm_to_sharer(sharer, rref, child);
 }
 
-std::shared_ptr<RRefHandle> RRefService::receive_owned(const Id& rref, const Id& child, const std::string& type,
-                                                       const Worker& from) {
+std::shared_ptr<RRefHandle> RRefService::receive_owned(const Id& rref, const Id& child,
+                                                       const std::string& type, const Worker& from) {
   std::vector<Slot> freed;
   {
     MutexLock lock(mutex_);
     if (!closed_) {
       owner_table_.add_local(rref);
       slots_.try_emplace(rref);
-      // A reference that this agent sent to itself as the owner was registered as a fork: the handle replaces it.
+      // A reference that this agent sent to itself as the owner was registered as a fork: the handle replaces
+      // it.
       if (child && from.incarnation == agent_.self().incarnation) {
         freed = take_freed_locked(owner_table_.delete_fork(rref, child, from.incarnation));
       }

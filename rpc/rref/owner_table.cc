@@ -4,7 +4,8 @@ namespace gradwire::rpc {
 
 OwnerTable::Freed OwnerTable::add_fork(const Id& rref, const Id& fork, uint64_t holder) {
   bool gone = lost_.contains(holder);
-  if (auto early = early_deletes_.find(holder); early != early_deletes_.end() && early->second.erase(fork) > 0) {
+  if (auto early = early_deletes_.find(holder);
+      early != early_deletes_.end() && early->second.erase(fork) > 0) {
     gone = true;
     if (early->second.empty()) early_deletes_.erase(early);
   }
@@ -23,8 +24,8 @@ OwnerTable::Freed OwnerTable::delete_fork(const Id& rref, const Id& fork, uint64
       return free_if_unreferenced(rref);
     }
   }
-  // Only a fork that its holder allocated itself can be deleted before it is added: its creating request was lost or
-  // is late. A second delete of any other fork needs no memory.
+  // Only a fork that its holder allocated itself can be deleted before it is added: its creating request was
+  // lost or is late. A second delete of any other fork needs no memory.
   if (fork.origin == holder && !lost_.contains(holder)) {
     std::set<Id>& early = early_deletes_[holder];
     early.insert(fork);

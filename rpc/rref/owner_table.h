@@ -10,13 +10,14 @@
 
 namespace gradwire::rpc {
 
-// Who refers to the values that a worker owns: a pure state machine, events in, RRefs to free out. It knows no values.
+// Who refers to the values that a worker owns: a pure state machine, events in, RRefs to free out. It knows
+// no values.
 //
-// An entry appears with the first event that names its RRef: the creating request, a local handle, or a fork's add that
-// came first on another connection. It goes, and its value may be freed, when it has neither forks nor local handles.
-// Every event may come twice. A delete that overtakes its fork's add is remembered until the add comes or the holder
-// is lost; of very many such the oldest are forgotten. A fork is deleted by its holder alone. After a holder was lost
-// its late adds are ignored.
+// An entry appears with the first event that names its RRef: the creating request, a local handle, or a
+// fork's add that came first on another connection. It goes, and its value may be freed, when it has neither
+// forks nor local handles. Every event may come twice. A delete that overtakes its fork's add is remembered
+// until the add comes or the holder is lost; of very many such the oldest are forgotten. A fork is deleted by
+// its holder alone. After a holder was lost its late adds are ignored.
 //
 // Not thread-safe.
 class OwnerTable {
@@ -34,7 +35,8 @@ class OwnerTable {
   void add_local(const Id& rref);
   Freed delete_local(const Id& rref);
 
-  // How many early deletes are remembered for each holder: an honest one has no more creating requests under way.
+  // How many early deletes are remembered for each holder: an honest one has no more creating requests under
+  // way.
   static constexpr std::size_t kMaxEarlyDeletes = 65536;
 
   bool contains(const Id& rref) const { return entries_.contains(rref); }

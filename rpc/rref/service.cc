@@ -50,7 +50,6 @@ void RRefService::begin_value(const Id& rref, const Id& fork, const Worker& hold
 
 void RRefService::set_value(const Id& rref, absl::StatusOr<Owned> value) {
   if (value.ok() && value->type->serial()) value->strand = std::make_shared<Strand>(agent_.executor());
-  std::list<Waiter> waiters;
   {
     MutexLock lock(mutex_);
     // Nobody refers to it any more: `value` goes when this returns.
@@ -58,11 +57,24 @@ void RRefService::set_value(const Id& rref, absl::StatusOr<Owned> value) {
     Slot& slot = slots_[rref];
     if (slot.value.has_value()) return;
     slot.value = value;
-    waiters.swap(slot.waiters);
+    slot.announcing = true;
   }
-  for (Waiter& waiter : waiters) {
-    agent_.timers().cancel(waiter.timer);
-    waiter.found(value);
+  while (true) {
+    std::list<Waiter> waiters;
+    {
+      MutexLock lock(mutex_);
+      auto slot = slots_.find(rref);
+      if (slot == slots_.end()) return;  // Freed meanwhile.
+      waiters.swap(slot->second.waiters);
+      if (waiters.empty()) {
+        slot->second.announcing = false;
+        return;
+      }
+    }
+    for (Waiter& waiter : waiters) {
+      agent_.timers().cancel(waiter.timer);
+      waiter.found(value);
+    }
   }
 }
 
@@ -74,7 +86,9 @@ void RRefService::find(const Id& rref, absl::Time deadline, Found found) {
       value = absl::FailedPreconditionError("the agent has been shut down");
     } else {
       Slot& slot = slots_[rref];
-      if (slot.value.has_value()) {
+      if (slot.announcing) {
+        slot.waiters.push_back({next_waiter_++, 0, std::move(found)});
+      } else if (slot.value.has_value()) {
         value = slot.value;
       } else {
         const absl::Time grace_end = agent_.timers().clock().now() + kGrace;
@@ -100,7 +114,8 @@ void RRefService::expire(const Id& rref, uint64_t number, absl::Time deadline, b
     if (slot == slots_.end()) return;
     known = owner_table_.contains(rref);
     std::list<Waiter>& waiters = slot->second.waiters;
-    auto waiter = std::find_if(waiters.begin(), waiters.end(), [number](const Waiter& w) { return w.number == number; });
+    auto waiter = std::find_if(waiters.begin(), waiters.end(),
+                               [number](const Waiter& w) { return w.number == number; });
     if (waiter == waiters.end()) return;
     if (known && grace) {
       // The creating request came meanwhile: the value is being made.
@@ -112,9 +127,10 @@ void RRefService::expire(const Id& rref, uint64_t number, absl::Time deadline, b
     if (!known && waiters.empty()) slots_.erase(slot);
   }
   expired.front().found(
-      known ? absl::DeadlineExceededError(absl::StrCat("the value of RRef ", to_string(rref), " was not made in time"))
-            : absl::NotFoundError(absl::StrCat("worker \"", agent_.self().name, "\" owns no RRef ", to_string(rref),
-                                               ": it was freed, or its creation failed")));
+      known ? absl::DeadlineExceededError(
+                  absl::StrCat("the value of RRef ", to_string(rref), " was not made in time"))
+            : absl::NotFoundError(absl::StrCat("worker \"", agent_.self().name, "\" owns no RRef ",
+                                               to_string(rref), ": it was freed, or its creation failed")));
 }
 
 absl::StatusOr<RRefService::Remote> RRefService::begin_remote(const Worker& owner, const std::string& type,
@@ -134,10 +150,10 @@ absl::StatusOr<RRefService::Remote> RRefService::begin_remote(const Worker& owne
       unconfirmed_.emplace(fork, confirmed);
     }
   }
-  return Remote{std::make_shared<RRefHandle>(
-                    RRefHandle::Parts{weak_from_this(), rref, here ? Id() : fork, owner, type, created.future(),
-                                      here ? ready() : confirmed.future()}),
-                fork};
+  return Remote{
+      std::make_shared<RRefHandle>(RRefHandle::Parts{weak_from_this(), rref, here ? Id() : fork, owner, type,
+                                                     created.future(), here ? ready() : confirmed.future()}),
+      fork};
 }
 
 void RRefService::end_remote(const Remote& remote, const absl::Status& created) {
@@ -149,7 +165,8 @@ void RRefService::end_remote(const Remote& remote, const absl::Status& created) 
     {
       MutexLock lock(mutex_);
       if (closed_) return;
-      freed = take_freed_locked(owner_table_.delete_fork(handle.rref(), remote.fork, agent_.self().incarnation));
+      freed =
+          take_freed_locked(owner_table_.delete_fork(handle.rref(), remote.fork, agent_.self().incarnation));
     }
     free_values(std::move(freed));
     return;
@@ -237,8 +254,18 @@ void RRefService::shutdown(const absl::Status& reason) {
     for (Waiter& waiter : slot.waiters) waiter.found(reason);
   }
   for (auto& [fork, promise] : unconfirmed) promise.set_error(reason);
-  // Destructors of user objects run on the executor.
-  agent_.executor()->post_or_run([slots = std::move(slots)] {});
+  destroy(std::move(slots));
+}
+
+template <class Slots>
+void RRefService::destroy(Slots slots) {
+  if (slots.empty()) return;
+  agent_.executor()->post_or_run([agent = weak_agent_, slots = std::move(slots)]() mutable {
+    std::shared_ptr<Agent> alive = agent.lock();
+    if (alive == nullptr) return;
+    AgentGuard guard(alive);
+    Slots going = std::move(slots);
+  });
 }
 
 void RRefService::release(const RRefHandle& handle) {
@@ -276,16 +303,15 @@ void RRefService::free_values(std::vector<Slot> slots) {
     }
     slot.waiters.clear();
   }
-  // Destructors of user objects run on the executor.
-  if (!slots.empty()) agent_.executor()->post_or_run([slots = std::move(slots)] {});
+  destroy(std::move(slots));
 }
 
 void RRefService::send(const Worker& to, uint32_t service, std::string body,
                        absl::AnyInvocable<void(absl::Status)> done) {
   under_way_.fetch_add(1);
   agent_.call_service(to, service, std::move(body), nullptr, {absl::InfiniteFuture(), /*repeat=*/true})
-      .on_ready_inline([self = shared_from_this(), done = std::move(done)](
-                           const absl::StatusOr<ServiceReply>& reply) mutable {
+      .on_ready_inline([self = shared_from_this(),
+                        done = std::move(done)](const absl::StatusOr<ServiceReply>& reply) mutable {
         if (done) done(reply.status());
         self->under_way_.fetch_sub(1);
       });

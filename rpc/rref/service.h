@@ -10,6 +10,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/functional/any_invocable.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "base/future.h"
 #include "base/mutex.h"
@@ -34,8 +35,9 @@ inline constexpr uint32_t kForkConfirmed = 2;
 inline constexpr uint32_t kForkDelete = 3;
 inline constexpr uint32_t kPing = 4;
 
-// The references of one agent: the values it owns, the forks it holds, and the messages about them (proto/rpc.proto,
-// "References"). Decides nothing itself: OwnerTable and HolderTable do. Thread-safe. Handles may outlive it.
+// The references of one agent: the values it owns, the forks it holds, and the messages about them
+// (proto/rpc.proto, "References"). Decides nothing itself: OwnerTable and HolderTable do. Thread-safe.
+// Handles may outlive it.
 class RRefService : public std::enable_shared_from_this<RRefService> {
  public:
   explicit RRefService(Agent& agent);
@@ -47,6 +49,13 @@ class RRefService : public std::enable_shared_from_this<RRefService> {
     const TypeOps* type = nullptr;
     // Where the methods of a serial class queue; nullptr for others.
     std::shared_ptr<Strand> strand;
+
+    // InvalidArgument when the value is of another type, whatever the reference to it claimed.
+    template <class T>
+    absl::StatusOr<std::shared_ptr<T>> as() const {
+      if (type->id() == typeid(T)) return std::static_pointer_cast<T>(value);
+      return absl::InvalidArgumentError(absl::StrCat("the value behind the RRef is a ", type->name()));
+    }
   };
   using Found = absl::AnyInvocable<void(absl::StatusOr<Owned>)>;
 
@@ -56,29 +65,30 @@ class RRefService : public std::enable_shared_from_this<RRefService> {
   void begin_value(const Id& rref, const Id& fork, const Worker& holder);
   // The value is there, or will never be.
   void set_value(const Id& rref, absl::StatusOr<Owned> value);
-  // Calls `found` with the value when it is there: at once, or later on the thread that makes it. An RRef that nobody
-  // here has heard of gets a grace time, since the request that creates it may be on its way on another connection;
-  // then NotFound. DeadlineExceeded at the deadline.
+  // Calls `found` with the value when it is there: at once, or later on the thread that makes it. An RRef
+  // that nobody here has heard of gets a grace time, since the request that creates it may be on its way on
+  // another connection; then NotFound. DeadlineExceeded at the deadline.
   void find(const Id& rref, absl::Time deadline, Found found);
 
   // ---- The holder's side.
 
-  // The result of a remote() call under way: the handle that its caller gets, and the fork that the request names. On
-  // the owner itself that fork only bridges the time until the call has ended; the handle is a local one.
+  // The result of a remote() call under way: the handle that its caller gets, and the fork that the request
+  // names. On the owner itself that fork only bridges the time until the call has ended; the handle is a
+  // local one.
   struct Remote {
     std::shared_ptr<RRefHandle> handle;
     Id fork;
   };
   // `created` completes the handle. FailedPrecondition after shutdown.
   absl::StatusOr<Remote> begin_remote(const Worker& owner, const std::string& type, Promise<void> created);
-  // The remote() call has ended, as `created` says. After an error it is unknown whether the owner has the fork: it is
-  // deleted all the same.
+  // The remote() call has ended, as `created` says. After an error it is unknown whether the owner has the
+  // fork: it is deleted all the same.
   void end_remote(const Remote& remote, const absl::Status& created);
 
   // ---- References in messages.
 
-  // Encodes handles for `receiver`; kept with the call until its answer, since a request that carries a handle to the
-  // owner itself relies on the sender's fork.
+  // Encodes handles for `receiver`; kept with the call until its answer, since a request that carries a
+  // handle to the owner itself relies on the sender's fork.
   std::unique_ptr<Encoder::References> encoder(const Worker& receiver, bool is_answer);
   // The message never left: takes back the forks that were made for its receiver.
   void undo(const proto::Payload& payload, const Worker& receiver);
@@ -112,11 +122,14 @@ class RRefService : public std::enable_shared_from_this<RRefService> {
   struct Slot {
     std::optional<absl::StatusOr<Owned>> value;
     std::list<Waiter> waiters;
+    // The waiters are being called: who comes now queues behind them, so that calls keep their order.
+    bool announcing = false;
   };
 
   absl::StatusOr<uint32_t> add_reference(const std::shared_ptr<RRefHandle>& handle, const Worker& receiver,
                                          bool is_answer, proto::Payload& payload);
-  absl::StatusOr<std::shared_ptr<RRefHandle>> receive_one(const proto::Reference& reference, const Worker& from);
+  absl::StatusOr<std::shared_ptr<RRefHandle>> receive_one(const proto::Reference& reference,
+                                                          const Worker& from);
   // The owner has answered about a fork that came from `sharer`, or is lost.
   void child_added(const Worker& sharer, const Id& rref, const Id& child, const Promise<void>& confirmed,
                    absl::Status status);
@@ -126,9 +139,13 @@ class RRefService : public std::enable_shared_from_this<RRefService> {
   // Takes the values out of the table, for free_values to destroy outside the lock.
   std::vector<Slot> take_freed_locked(const OwnerTable::Freed& freed) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void free_values(std::vector<Slot> slots);
+  // Values are user objects, whose destructors may call: they run on the executor, within this agent.
+  template <class Slots>
+  void destroy(Slots slots);
   void send_deletes(const HolderTable::Deletes& deletes);
   // Sends a message and repeats it until it is answered or `to` is lost; then calls `done`.
-  void send(const Worker& to, uint32_t service, std::string body, absl::AnyInvocable<void(absl::Status)> done);
+  void send(const Worker& to, uint32_t service, std::string body,
+            absl::AnyInvocable<void(absl::Status)> done);
   void confirm_to_sharer(const Worker& sharer, const Id& rref, const Id& child);
   // The time of a waiter is up: its grace time, if `deadline` has not come yet, or all of it.
   void expire(const Id& rref, uint64_t waiter, absl::Time deadline, bool grace);

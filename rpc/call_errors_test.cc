@@ -1,0 +1,218 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "rpc/call.h"
+#include "rpc/outgoing_call.h"
+#include "rpc/testing/group.h"
+#include "store/hash_store.h"
+#include "store/tcp_store.h"
+
+// What a user meets who makes a mistake: one clear Error.
+namespace gradwire::rpc {
+namespace {
+
+using ::testing::HasSubstr;
+
+int64_t add(int64_t a, int64_t b) { return a + b; }
+GRADWIRE_RPC(add)
+int64_t not_registered(int64_t a) { return a; }
+
+struct Shy {
+  int64_t poke() { return 1; }
+};
+RpcBackendOptions with_store() {
+  RpcBackendOptions options;
+  options.store = std::make_shared<store::HashStore>();
+  options.join_timeout = absl::Seconds(30);
+  return options;
+}
+
+Error error_of(const std::function<void()>& action) {
+  try {
+    action();
+  } catch (const Error& error) {
+    return error;
+  }
+  return Error(absl::DataLossError("no error at all"));
+}
+
+// A call as a program built from other sources would make it.
+absl::Status raw_call(Agent& agent, const std::string& to, const std::function<void(proto::Request&)>& fill) {
+  OutgoingCall call(agent, to, "raw");
+  fill(call.request());
+  Promise<void> done;
+  agent.send_call(call, [done](absl::StatusOr<IncomingPayload> in) { done.set_result(in.status()); });
+  return done.future().result();
+}
+
+TEST(CallErrors, UnknownWorkerListsTheKnownOnes) {
+  testing::Group group(2);
+  const Error error = error_of([&] { group[0]->rpc_sync<&add>("worker7", 1, 1); });
+  EXPECT_EQ(error.status().code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(error.what(), HasSubstr("no worker \"worker7\""));
+  EXPECT_THAT(error.what(), HasSubstr("\"worker1\" (1)"));
+  EXPECT_EQ(error_of([&] { group[0]->rpc_sync<&add>(7, 1, 1); }).status().code(),
+            absl::StatusCode::kNotFound);
+  EXPECT_EQ(error_of([&] { group[0]->remote<&add>("worker7", 1, 1); }).status().code(),
+            absl::StatusCode::kNotFound);
+  EXPECT_EQ(error_of([&] { group[0]->get_worker_info("x"); }).status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST(CallErrors, FunctionUnregisteredHereSaysWhatToWrite) {
+  testing::Group group(2);
+  const Error error = error_of([&] { group[0]->rpc_sync<&not_registered>("worker1", 1); });
+  EXPECT_THAT(error.what(), HasSubstr("not_registered"));
+  EXPECT_THAT(error.what(), HasSubstr("GRADWIRE_RPC("));
+  EXPECT_EQ(error.status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(error_of([&] { group[0]->remote<Shy>("worker1"); }).status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST(CallErrors, FunctionUnregisteredThereNamesTheWorker) {
+  testing::Group group(2);
+  const absl::Status status =
+      raw_call(*group[0], "worker1", [](proto::Request& request) { request.set_function("other::add"); });
+  EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(worker_of(status), "worker1");
+  EXPECT_THAT(std::string(status.message()), HasSubstr("alwayslink?"));
+  group.expect_empty();
+}
+
+TEST(CallErrors, OtherSignatureShowsTheOneThere) {
+  testing::Group group(2);
+  const absl::Status status = raw_call(*group[0], "worker1", [](proto::Request& request) {
+    request.set_function(callee_of_function<&add>->name);
+    request.set_signature(1);
+  });
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("int64(int64,int64)"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("worker1"));
+}
+
+TEST(CallErrors, WrongArgumentsAreCounted) {
+  testing::Group group(2);
+  const absl::Status status = raw_call(*group[0], "worker1", [](proto::Request& request) {
+    request.set_function(callee_of_function<&add>->name);
+    request.set_signature(callee_of_function<&add>->signature_hash);
+    request.mutable_arguments()->add_values()->set_integer(1);
+  });
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("takes 2 arguments, got 1"));
+}
+
+TEST(CallErrors, DuplicateNameIsRefused) {
+  try {
+    testing::Group group({"same", "same"}, [] {
+      RpcBackendOptions options = with_store();
+      options.join_timeout = absl::Seconds(2);
+      return options;
+    }());
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), ::testing::AnyOf(HasSubstr("names must be unique"), HasSubstr("did not join")));
+  }
+}
+
+TEST(CallErrors, LateComersOfAFullGroupAreRefusedAndItGoesOn) {
+  const RpcBackendOptions options = with_store();
+  testing::Group group(2, options);
+  const Error rank = error_of([&] { Agent::start("third", 1, 2, options); });
+  EXPECT_EQ(rank.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(rank.what(), HasSubstr("rank 1 is taken by worker \"worker1\""));
+  const Error size = error_of([&] { Agent::start("third", 2, 3, options); });
+  EXPECT_EQ(size.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(size.what(), HasSubstr("world size 3, but the job has 2"));
+  EXPECT_EQ(group[0]->rpc_sync<&add>("worker1", 1, 1), 2);
+}
+
+TEST(CallErrors, RankThatNeverComesIsNamed) {
+  RpcBackendOptions options = with_store();
+  options.join_timeout = absl::Milliseconds(100);
+  const Error error = error_of([&] { Agent::start("first", 0, 2, options); });
+  EXPECT_EQ(error.status().code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_THAT(error.what(), HasSubstr("rank 1 of 2 did not join"));
+}
+
+TEST(CallErrors, TakenPortNamesIt) {
+  store::TcpStore taken("127.0.0.1", 0, {.is_master = true});
+  RpcBackendOptions options;
+  options.init_method = absl::StrCat("tcp://127.0.0.1:", taken.port());
+  options.join_timeout = absl::Seconds(5);
+  const Error error = error_of([&] { Agent::start("first", 0, 2, options); });
+  EXPECT_NE(error.status().code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(error.what(), HasSubstr(absl::StrCat(taken.port())));
+}
+
+TEST(CallErrors, UnreachableStoreNamesIt) {
+  int port = 0;
+  {
+    store::TcpStore gone("127.0.0.1", 0, {.is_master = true});
+    port = gone.port();
+  }
+  RpcBackendOptions options;
+  options.init_method = absl::StrCat("tcp://127.0.0.1:", port);
+  options.join_timeout = absl::Milliseconds(500);
+  const absl::Time start = absl::Now();
+  const Error error = error_of([&] { Agent::start("second", 1, 2, options); });
+  EXPECT_EQ(error.status().code(), absl::StatusCode::kUnavailable) << error.what();
+  EXPECT_THAT(error.what(), HasSubstr(absl::StrCat(port)));
+  EXPECT_LT(absl::Now() - start, absl::Seconds(10));
+}
+
+TEST(CallErrors, BadOptionsAreNamed) {
+  RpcBackendOptions options = with_store();
+  options.num_worker_threads = 0;
+  EXPECT_EQ(error_of([&] { Agent::start("a", 0, 1, options); }).status().code(),
+            absl::StatusCode::kInvalidArgument);
+  options = with_store();
+  EXPECT_EQ(error_of([&] { Agent::start("", 0, 1, options); }).status().code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(error_of([&] { Agent::start("a", 0, 0, options); }).status().code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+// A user's type whose Codec throws, when told to.
+struct Thrower {
+  int64_t when = 0;
+};
+
+}  // namespace
+
+template <>
+struct Codec<Thrower> {
+  static std::string type_name() { return "Thrower"; }
+  static absl::Status encode(const Thrower& value, Encoder&, proto::Value& out) {
+    if (value.when == 1) throw std::runtime_error("encoding is beyond me");
+    out.set_integer(value.when == 2 ? -1 : value.when == 3 ? 1 : 0);
+    return absl::OkStatus();
+  }
+  static absl::StatusOr<Thrower> decode(const proto::Value& in, Decoder&) {
+    if (in.integer() < 0) throw std::runtime_error("decoding is beyond me");
+    return Thrower{in.integer()};
+  }
+};
+
+namespace {
+
+Thrower echo(const Thrower& value) { return value; }
+GRADWIRE_RPC(echo)
+Thrower make_thrower(int64_t when) { return {when}; }
+GRADWIRE_RPC(make_thrower)
+
+TEST(CallErrors, CodecThatThrowsFailsItsCallOnly) {
+  testing::Group group(2);
+  EXPECT_THROW(group[0]->rpc_sync<&echo>("worker1", Thrower{1}), std::runtime_error);
+  for (const auto& action : std::vector<std::function<void()>>{
+           [&] { group[0]->rpc_sync<&echo>("worker1", Thrower{2}); },    // Decoding there.
+           [&] { group[0]->rpc_sync<&echo>("worker1", Thrower{3}); },    // Encoding there.
+           [&] { group[0]->rpc_sync<&make_thrower>("worker1", 2); }}) {  // Decoding here.
+    const Error error = error_of(action);
+    EXPECT_EQ(error.status().code(), absl::StatusCode::kUnknown);
+    EXPECT_THAT(error.what(), HasSubstr("beyond me"));
+  }
+  group.expect_empty();
+}
+
+}  // namespace
+}  // namespace gradwire::rpc

@@ -1,0 +1,344 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <thread>
+
+#include "base/mutex.h"
+#include "rpc/call.h"
+#include "rpc/testing/group.h"
+
+namespace gradwire::rpc {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::atomic<int> living{0};
+
+// Counts how many of it live in the process.
+struct Counter {
+  explicit Counter(int64_t start) : value(start) {
+    if (start < 0) throw std::invalid_argument("counts from zero");
+    ++living;
+  }
+  ~Counter() { --living; }
+  int64_t increment(int64_t by) { return value += by; }
+  std::atomic<int64_t> value;
+};
+GRADWIRE_RPC_CLASS(Counter, int64_t)
+GRADWIRE_RPC_METHOD(Counter, increment)
+
+// Destructors run on executors, a little after the tables have let go.
+void expect_living(int expected) {
+  const absl::Time deadline = absl::Now() + absl::Seconds(30);
+  while (living != expected && absl::Now() < deadline) absl::SleepFor(absl::Milliseconds(1));
+  EXPECT_EQ(living, expected);
+}
+
+int64_t identity(int64_t value) { return value; }
+GRADWIRE_RPC(identity)
+int64_t fetch(const RRef<int64_t>& rref) { return rref.to_here(); }
+GRADWIRE_RPC(fetch)
+int64_t use(const RRef<Counter>& counter, int64_t by) { return counter.rpc_sync<&Counter::increment>(by); }
+GRADWIRE_RPC(use)
+RRef<Counter> pass(RRef<Counter> counter) { return counter; }
+GRADWIRE_RPC(pass)
+bool is_local(const RRef<Counter>& counter) { return counter.is_owner() && counter.local_value().value >= 0; }
+GRADWIRE_RPC(is_local)
+using Nested = std::map<std::string, std::vector<std::pair<int64_t, std::optional<RRef<Counter>>>>>;
+int64_t use_all(const Nested& nested) {
+  int64_t sum = 0;
+  for (const auto& [name, list] : nested) {
+    for (const auto& [by, counter] : list) {
+      if (counter) sum += counter->rpc_sync<&Counter::increment>(by);
+    }
+  }
+  return sum;
+}
+GRADWIRE_RPC(use_all)
+
+absl::StatusCode code_of(const std::function<void()>& action, std::string* message = nullptr) {
+  try {
+    action();
+  } catch (const Error& error) {
+    if (message != nullptr) *message = error.what();
+    return error.status().code();
+  }
+  return absl::StatusCode::kOk;
+}
+
+TEST(RRef, ValueComesHere) {
+  testing::Group group(2);
+  {
+    RRef<int64_t> rref = group[0]->remote<&identity>("worker1", 42);
+    EXPECT_EQ(rref.to_here(), 42);
+    EXPECT_EQ(rref.owner(), (WorkerInfo{"worker1", 1}));
+    rref.confirmed().wait();
+    EXPECT_TRUE(rref.confirmed_by_owner());
+  }
+  group.expect_empty();
+}
+
+TEST(RRef, LocalValueIsTheOwnersAlone) {
+  testing::Group group(2);
+  {
+    RRef<Counter> there = group[0]->remote<Counter>("worker1", 3);
+    EXPECT_EQ(code_of([&] { there.local_value(); }), absl::StatusCode::kFailedPrecondition);
+    EXPECT_TRUE(group[0]->rpc_sync<&is_local>("worker1", there));
+    AgentGuard guard(group[0]);
+    RRef<int64_t> here(5);
+    EXPECT_TRUE(here.is_owner());
+    EXPECT_TRUE(here.confirmed_by_owner());
+    here.local_value() = 6;
+    EXPECT_EQ(here.to_here(), 6);
+    EXPECT_EQ(group[0]->rpc_sync<&fetch>("worker1", here), 6);
+  }
+  group.expect_empty();
+}
+
+TEST(RRef, RemoteToOneselfIsOwnedHere) {
+  testing::Group group(1);
+  const int before = living;
+  {
+    RRef<Counter> counter = group[0]->remote<Counter>("worker0", 3);
+    EXPECT_TRUE(counter.is_owner());
+    EXPECT_TRUE(counter.confirmed_by_owner());
+    EXPECT_EQ(counter.local_value().value, 3);
+    EXPECT_EQ(counter.rpc_sync<&Counter::increment>(1), 4);
+    EXPECT_EQ(group[0]->rpc_sync<&use>("worker0", counter, 1), 5);
+    EXPECT_EQ(group[0]->rpc_sync<&pass>("worker0", counter).local_value().value, 5);
+    std::string message;
+    RRef<Counter> failed = group[0]->remote<Counter>("worker0", -1);
+    EXPECT_EQ(code_of([&] { failed.local_value(); }, &message), absl::StatusCode::kUnknown);
+    EXPECT_THAT(message, HasSubstr("counts from zero"));
+  }
+  group.expect_empty();
+  expect_living(before);
+}
+
+TEST(RRef, TravelsToOwnerAndThirdWorkersAndBack) {
+  testing::Group group(3);
+  const int before = living;
+  {
+    RRef<Counter> counter = group[0]->remote<Counter>("worker1", 0);
+    EXPECT_EQ(group[0]->rpc_sync<&use>("worker1", counter, 1), 1);
+    EXPECT_EQ(group[0]->rpc_sync<&use>("worker2", counter, 1), 2);
+    EXPECT_EQ(group[0]->rpc_sync<&pass>("worker1", counter).rpc_sync<&Counter::increment>(1), 3);
+    RRef<Counter> back = group[0]->rpc_sync<&pass>("worker2", counter);
+    EXPECT_EQ(back.rpc_sync<&Counter::increment>(1), 4);
+    EXPECT_EQ(back.owner_name(), "worker1");
+    Nested nested;
+    nested["a"].emplace_back(10, counter);
+    nested["a"].emplace_back(10, std::nullopt);
+    nested["b"].emplace_back(20, back);
+    EXPECT_EQ(group[0]->rpc_sync<&use_all>("worker2", nested), 14 + 34);
+  }
+  group.expect_empty();
+  expect_living(before);
+}
+
+struct Keeper {
+  void keep(RRef<Counter> counter) { kept = std::move(counter); }
+  int64_t count() { return kept->rpc_sync<&Counter::increment>(1); }
+  void drop() { kept.reset(); }
+  std::optional<RRef<Counter>> kept;
+};
+GRADWIRE_RPC_SERIAL_CLASS(Keeper)
+GRADWIRE_RPC_METHOD(Keeper, keep)
+GRADWIRE_RPC_METHOD(Keeper, count)
+GRADWIRE_RPC_METHOD(Keeper, drop)
+
+TEST(RRef, SharedValueOutlivesItsSharersHandle) {
+  testing::Group group(3);
+  const int before = living;
+  {
+    RRef<Keeper> keeper = group[0]->remote<Keeper>("worker2");
+    for (int round = 0; round < 20; ++round) {
+      Future<void> kept;
+      {
+        RRef<Counter> counter = group[0]->remote<Counter>("worker1", 0);
+        kept = keeper.rpc_async<&Keeper::keep>(counter);
+      }
+      kept.wait();
+      EXPECT_EQ(keeper.rpc_sync<&Keeper::count>(), 1);
+    }
+    keeper.rpc_sync<&Keeper::drop>();
+  }
+  group.expect_empty();
+  expect_living(before);
+}
+
+TEST(RRef, FailedConstructorWakesEveryWaiterWithItsError) {
+  testing::Group group(2);
+  {
+    RRef<Counter> counter = group[0]->remote<Counter>("worker1", -1);
+    std::string message;
+    EXPECT_EQ(code_of([&] { counter.rpc_sync<&Counter::increment>(1); }, &message),
+              absl::StatusCode::kUnknown);
+    EXPECT_THAT(message, HasSubstr("counts from zero"));
+    RRef<int64_t> result = counter.remote<&Counter::increment>(1);
+    std::vector<Future<int64_t>> waiters;
+    for (int i = 0; i < 10; ++i) waiters.push_back(result.to_here_async());
+    for (const auto& waiter : waiters) {
+      EXPECT_EQ(waiter.result().status().code(), absl::StatusCode::kUnknown) << waiter.result().status();
+      EXPECT_THAT(std::string(waiter.result().status().message()), HasSubstr("counts from zero"));
+    }
+  }
+  group.expect_empty();
+}
+
+struct Gate {
+  Mutex mutex;
+  Promise<void> promise ABSL_GUARDED_BY(mutex);
+  Promise<void> renew() {
+    MutexLock lock(mutex);
+    return promise = Promise<void>();
+  }
+  Promise<void> get() {
+    MutexLock lock(mutex);
+    return promise;
+  }
+};
+Gate& gate() {
+  static auto* instance = new Gate;
+  return *instance;
+}
+int64_t after_gate() {
+  gate().get().future().wait();
+  return 1;
+}
+GRADWIRE_RPC(after_gate)
+RRef<Counter> counter_after_gate() {
+  gate().get().future().wait();
+  return RRef<Counter>(*Agent::current(), std::make_shared<Counter>(1));
+}
+GRADWIRE_RPC(counter_after_gate)
+
+TEST(RRef, TimedOutRemoteFreesWhatComesLate) {
+  testing::Group group(2);
+  Promise<void> open = gate().renew();
+  {
+    RRef<int64_t> rref =
+        group[0]->remote<&after_gate>(Destination("worker1").with_timeout(absl::Milliseconds(30)));
+    EXPECT_EQ(code_of([&] { rref.to_here(); }), absl::StatusCode::kDeadlineExceeded);
+  }
+  open.set_value();
+  group.expect_empty();
+}
+
+TEST(RRef, LateAnswerGivesItsReferencesBack) {
+  testing::Group group(2);
+  const int before = living;
+  Promise<void> open = gate().renew();
+  EXPECT_EQ(
+      code_of([&] {
+        group[0]->rpc_sync<&counter_after_gate>(Destination("worker1").with_timeout(absl::Milliseconds(30)));
+      }),
+      absl::StatusCode::kDeadlineExceeded);
+  open.set_value();
+  group.expect_empty();
+  expect_living(before);
+}
+
+TEST(RRef, MethodWaitsForTheObjectToBeMade) {
+  testing::Group group(3);
+  Promise<void> open = gate().renew();
+  {
+    RRef<int64_t> rref = group[0]->remote<&after_gate>("worker1");
+    Future<int64_t> elsewhere = group[0]->rpc_async<&fetch>("worker2", rref);
+    Future<int64_t> here = rref.to_here_async();
+    EXPECT_EQ(code_of([&] { rref.to_here(absl::Milliseconds(20)); }), absl::StatusCode::kDeadlineExceeded);
+    open.set_value();
+    EXPECT_EQ(here.wait() + elsewhere.wait(), 2);
+  }
+  group.expect_empty();
+}
+
+TEST(RRef, FailedCallGivesItsReferencesBack) {
+  testing::Group group(2);
+  const int before = living;
+  {
+    RRef<Counter> counter = group[0]->remote<Counter>("worker1", 0);
+    EXPECT_EQ(code_of([&] { group[0]->rpc_sync<&use>("nobody", counter, 1); }), absl::StatusCode::kNotFound);
+    EXPECT_EQ(code_of([&] { group[0]->remote<&pass>("worker1", RRef<Counter>()); }),
+              absl::StatusCode::kInvalidArgument);
+  }
+  group.expect_empty();
+  expect_living(before);
+}
+
+TEST(RRef, DeadOwnersHandlesFailAtOnce) {
+  testing::Group group(3);
+  {
+    RRef<Counter> counter = group[0]->remote<Counter>("worker1", 0);
+    counter.confirmed().wait();
+    RRef<Keeper> keeper = group[0]->remote<Keeper>("worker2");
+    keeper.rpc_sync<&Keeper::keep>(counter);
+    group.kill(1);
+    const absl::Time start = absl::Now();
+    std::string message;
+    // The first call may meet the closing connection before the goodbye.
+    EXPECT_EQ(code_of([&] { counter.rpc_sync<&Counter::increment>(1); }, &message),
+              absl::StatusCode::kUnavailable);
+    EXPECT_THAT(message, HasSubstr("worker1"));
+    // Passing it on still works; using it there does not.
+    EXPECT_EQ(code_of([&] { group[0]->rpc_sync<&use>("worker2", counter, 1); }),
+              absl::StatusCode::kUnavailable);
+    EXPECT_EQ(code_of([&] { keeper.rpc_sync<&Keeper::count>(); }), absl::StatusCode::kUnavailable);
+    EXPECT_LT(absl::Now() - start, absl::Seconds(5));
+  }
+  group.expect_empty();
+}
+
+TEST(RRef, DeadHoldersForksAreFreed) {
+  testing::Group group(2);
+  const int before = living;
+  RRef<Counter> counter = group[0]->remote<Counter>("worker1", 0);
+  counter.rpc_sync<&Counter::increment>(1);
+  EXPECT_EQ(living, before + 1);
+  group.kill(0);
+  group.expect_empty();
+  expect_living(before);
+  EXPECT_EQ(code_of([&] { counter.rpc_sync<&Counter::increment>(1); }),
+            absl::StatusCode::kFailedPrecondition);
+}
+
+TEST(RRef, HandlesOutliveTheirAgent) {
+  RRef<Counter> there;
+  RRef<int64_t> here;
+  {
+    testing::Group group(2);
+    there = group[0]->remote<Counter>("worker1", 0);
+    AgentGuard guard(group[0]);
+    here = RRef<int64_t>(5);
+    there.confirmed().wait();
+  }
+  EXPECT_EQ(code_of([&] { there.rpc_sync<&Counter::increment>(1); }), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(code_of([&] { here.to_here(); }), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(code_of([&] { here.local_value(); }), absl::StatusCode::kFailedPrecondition);
+}
+
+TEST(RRef, ManyThreadsShareAndDropHandles) {
+  testing::Group group(3);
+  const int before = living;
+  {
+    RRef<Counter> counter = group[0]->remote<Counter>("worker1", 0);
+    std::vector<std::thread> threads;
+    for (int t = 0; t < 6; ++t) {
+      threads.emplace_back([&, t] {
+        RRef<Counter> mine = counter;
+        for (int i = 0; i < 20; ++i) {
+          mine = group[0]->rpc_sync<&pass>(static_cast<int32_t>((t + i) % 3), mine);
+          EXPECT_GT(mine.rpc_sync<&Counter::increment>(1), 0);
+        }
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    EXPECT_EQ(counter.rpc_sync<&Counter::increment>(0), 120);
+  }
+  group.expect_empty();
+  expect_living(before);
+}
+
+}  // namespace
+}  // namespace gradwire::rpc

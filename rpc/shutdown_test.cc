@@ -1,0 +1,179 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "rpc/call.h"
+#include "rpc/init_rpc.h"
+#include "rpc/testing/group.h"
+#include "store/hash_store.h"
+#include "transport/process_counts.h"
+
+namespace gradwire::rpc {
+namespace {
+
+using ::testing::HasSubstr;
+
+int64_t add(int64_t a, int64_t b) { return a + b; }
+GRADWIRE_RPC(add)
+
+// Calls itself on the other worker `depth` times, each time from a continuation.
+Future<int64_t> chain(const std::string& here, const std::string& there, int64_t depth) {
+  if (depth == 0) co_return 0;
+  const int64_t rest = co_await rpc_async<&chain>(there, there, here, depth - 1);
+  co_return rest + 1;
+}
+GRADWIRE_RPC(chain)
+
+absl::StatusCode code_of(const std::function<void()>& action, std::string* message = nullptr) {
+  try {
+    action();
+  } catch (const Error& error) {
+    if (message != nullptr) *message = error.what();
+    return error.status().code();
+  }
+  return absl::StatusCode::kOk;
+}
+
+TEST(Shutdown, ServerOnlyServesUntilAllAreDone) {
+  testing::Group group(2);
+  std::thread server([&] { group[1]->shutdown(); });
+  for (int i = 0; i < 100; ++i) EXPECT_EQ(group[0]->rpc_sync<&add>("worker1", i, 1), i + 1);
+  group[0]->shutdown();
+  server.join();
+}
+
+TEST(Shutdown, CallsInFlightAndWhatTheyCallFinish) {
+  testing::Group group(2);
+  std::vector<Future<int64_t>> results;
+  for (int i = 0; i < 20; ++i)
+    results.push_back(group[0]->rpc_async<&chain>("worker1", "worker1", "worker0", 20));
+  Future<int64_t> after = results.back().then(
+      [agent = group[0]](int64_t depth) { return agent->rpc_sync<&add>("worker1", depth, 1); });
+  group.shut_down();
+  for (const auto& result : results) EXPECT_EQ(result.wait(), 20);
+  EXPECT_EQ(after.wait(), 21);
+}
+
+TEST(Shutdown, CallsAfterwardsAreRefused) {
+  testing::Group group(2);
+  group.shut_down();
+  std::string message;
+  EXPECT_EQ(code_of([&] { group[0]->rpc_sync<&add>("worker1", 1, 1); }, &message),
+            absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(message, HasSubstr("worker0"));
+  EXPECT_EQ(code_of([&] { group[0]->rpc_sync<&add>("worker0", 1, 1); }),
+            absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(code_of([&] { group[0]->shutdown(); }), absl::StatusCode::kOk);
+  EXPECT_EQ(code_of([&] { group[0]->shutdown(false); }), absl::StatusCode::kOk);
+}
+
+TEST(Shutdown, NotGracefulFailsPendingCalls) {
+  testing::Group group(2);
+  Future<int64_t> pending = group[0]->rpc_async<&chain>("worker1", "worker1", "worker0", 1'000'000);
+  group.kill(0);
+  EXPECT_EQ(pending.result().status().code(), absl::StatusCode::kFailedPrecondition);
+}
+
+TEST(Shutdown, FromAHandlerIsRefused) {
+  testing::Group group(1);
+  Future<int64_t> value = group[0]->rpc_async<&add>("worker0", 1, 1);
+  Future<int> code = value.then(
+      [agent = group[0].get()](int64_t) { return static_cast<int>(code_of([&] { agent->shutdown(); })); });
+  EXPECT_EQ(code.wait(), static_cast<int>(absl::StatusCode::kFailedPrecondition));
+  EXPECT_EQ(group[0]->rpc_sync<&add>("worker0", 1, 1), 2);
+}
+
+TEST(Shutdown, DeadMemberIsNamedByAllSoon) {
+  testing::Group group(3);
+  group.kill(2);
+  const absl::Time start = absl::Now();
+  std::string messages[2];
+  absl::StatusCode codes[2];
+  std::thread other([&] { codes[1] = code_of([&] { group[1]->shutdown(); }, &messages[1]); });
+  codes[0] = code_of([&] { group[0]->shutdown(); }, &messages[0]);
+  other.join();
+  EXPECT_LT(absl::Now() - start, absl::Seconds(5));
+  for (int rank : {0, 1}) {
+    EXPECT_EQ(codes[rank], absl::StatusCode::kUnavailable) << messages[rank];
+    EXPECT_THAT(messages[rank], HasSubstr("worker2"));
+  }
+}
+
+TEST(Shutdown, TimeoutNamesWhoDidNotCall) {
+  auto group = std::make_unique<testing::Group>(2);
+  std::string message;
+  EXPECT_EQ(code_of([&] { (*group)[0]->shutdown(true, absl::Milliseconds(100)); }, &message),
+            absl::StatusCode::kDeadlineExceeded);
+  EXPECT_THAT(message, HasSubstr("worker1"));
+  group->kill(1);
+}
+
+TEST(Shutdown, NotGracefulEndsAGracefulOneThatWaits) {
+  testing::Group group(2);
+  std::thread waiting([&] { (void)code_of([&] { group[0]->shutdown(); }); });
+  group.kill(0);
+  waiting.join();
+}
+
+TEST(Shutdown, SameStoreServesOneGroupAfterAnother) {
+  RpcBackendOptions options;
+  options.store = std::make_shared<store::HashStore>();
+  for (int round = 0; round < 20; ++round) {
+    testing::Group group(2 + round % 2, options);
+    EXPECT_EQ(group[0]->rpc_sync<&add>("worker1", round, 1), round + 1);
+  }
+}
+
+TEST(Shutdown, InitRpcWorksAgain) {
+  RpcBackendOptions options;
+  options.store = std::make_shared<store::HashStore>();
+  for (int round = 0; round < 3; ++round) {
+    init_rpc("only", 0, 1, options);
+    EXPECT_EQ(rpc_sync<&add>("only", 1, 2), 3);
+    EXPECT_EQ(code_of([&] { init_rpc("second", 0, 1, options); }), absl::StatusCode::kFailedPrecondition);
+    shutdown();
+    EXPECT_EQ(code_of([&] { rpc_sync<&add>("only", 1, 2); }), absl::StatusCode::kFailedPrecondition);
+  }
+}
+
+// Sometimes a thread that was joined is still listed for a moment.
+void expect_threads(int expected) {
+  const absl::Time deadline = absl::Now() + absl::Seconds(10);
+  while (transport::count_threads() != expected && absl::Now() < deadline)
+    absl::SleepFor(absl::Milliseconds(1));
+  EXPECT_EQ(transport::count_threads(), expected);
+}
+
+TEST(Shutdown, GroupsLeaveNeitherThreadsNorDescriptors) {
+  { testing::Group warm_up(2); }
+  const int threads = transport::count_threads();
+  const int descriptors = transport::count_descriptors();
+  for (int round = 0; round < 5; ++round) {
+    testing::Group group(3);
+    EXPECT_EQ(group[0]->rpc_sync<&chain>("worker1", "worker1", "worker2", 3), 3);
+    if (round % 2 == 1) group.kill(1);
+  }
+  expect_threads(threads);
+  EXPECT_EQ(transport::count_descriptors(), descriptors);
+}
+
+TEST(Shutdown, StartsThatFailLeaveNothing) {
+  { testing::Group warm_up(1); }
+  const int threads = transport::count_threads();
+  const int descriptors = transport::count_descriptors();
+  RpcBackendOptions options;
+  auto store = std::make_shared<store::HashStore>();
+  options.store = store;
+  options.join_timeout = absl::Milliseconds(30);
+  EXPECT_EQ(code_of([&] { Agent::start("a", 0, 2, options); }), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(code_of([&] { Agent::start("a", 5, 2, options); }), absl::StatusCode::kInvalidArgument);
+  options.transports = {"pigeon"};
+  EXPECT_EQ(code_of([&] { Agent::start("a", 0, 1, options); }), absl::StatusCode::kInvalidArgument);
+  expect_threads(threads);
+  EXPECT_EQ(transport::count_descriptors(), descriptors);
+  EXPECT_EQ(*store->try_num_keys(), 0);
+}
+
+}  // namespace
+}  // namespace gradwire::rpc
