@@ -126,9 +126,12 @@ TEST(ContextTable, NoOrderOfDeliveryRevivesAReleasedContext) {
           released_at_peer.insert(message.counter);
         } else {
           const Entry entry = peer.enter({7, message.counter});
-          if (released_at_peer.contains(message.counter))
+          if (released_at_peer.contains(message.counter)) {
             ASSERT_EQ(entry, Entry::kReleased) << "seed " << seed;
-          if (origin.live({7, message.counter})) ASSERT_NE(entry, Entry::kReleased) << "seed " << seed;
+          }
+          if (origin.live({7, message.counter})) {
+            ASSERT_NE(entry, Entry::kReleased) << "seed " << seed;
+          }
         }
       }
     }

@@ -176,11 +176,7 @@ void Pass::run(const rpc::Worker& from, const proto::Run& run, std::vector<at::T
       }
     }
   }
-  if (status.ok()) {
-    reply(rpc::ServiceReply());
-  } else {
-    reply(status);
-  }
+  reply_to_run(reply, status);
   perform(std::move(actions));
   drain();
 }

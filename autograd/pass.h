@@ -67,6 +67,7 @@ class Pass : public std::enable_shared_from_this<Pass> {
   void ship(const RecvNode& node, torch::autograd::variable_list gradients);
   void send_finish(uint64_t incarnation);
   void send_abort(uint64_t incarnation, const absl::Status& reason);
+  static void reply_to_run(const Reply& reply, const absl::Status& status);
   void perform(PassState::Actions actions);
   uint64_t add_reply_locked(const Reply& reply) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status here(absl::Status status) const;

@@ -16,6 +16,24 @@ namespace {
 // How long a worker that should abort a pass is told so; if it cannot be, it is as good as lost.
 constexpr absl::Duration kAbortTimeout = absl::Seconds(30);
 
+// What came back to MARK, RUN or FINISH: the answer, or why the pass has failed there.
+absl::StatusOr<proto::PassAnswer> read(const absl::StatusOr<rpc::ServiceReply>& reply,
+                                       const std::string& what, const std::string& worker) {
+  absl::Status status = reply.status();
+  proto::PassAnswer answer;
+  if (status.ok() && !answer.ParseFromString(reply->body))
+    status = absl::InternalError("the answer is garbage");
+  if (status.ok() && answer.has_failure()) status = rpc::status_from_proto(answer.failure());
+  if (status.ok()) return answer;
+  return with_context(status, absl::StrCat(what, " \"", worker, "\""));
+}
+
+rpc::ServiceReply failure(const absl::Status& status) {
+  proto::PassAnswer answer;
+  rpc::status_to_proto(status, *answer.mutable_failure());
+  return {answer.SerializeAsString(), nullptr};
+}
+
 const absl::Status& agent_gone() {
   static const auto* status = new absl::Status(absl::FailedPreconditionError("the agent has shut down"));
   return *status;
@@ -40,17 +58,12 @@ void Pass::send_marks(const LocalExecutor::Reach& reach, const std::vector<uint6
                        {.deadline = deadline_, .repeat = true})
         .on_ready([self = shared_from_this(), number,
                    to = node.sender().name](const absl::StatusOr<rpc::ServiceReply>& reply) {
-          proto::MarkAnswer answer;
-          if (!reply.ok())
-            return self->abort(with_context(reply.status(), absl::StrCat("backward at \"", to, "\"")));
-          if (!answer.ParseFromString(reply->body)) {
-            return self->abort(
-                absl::InternalError(absl::StrCat("worker \"", to, "\" answered MARK with garbage")));
-          }
+          absl::StatusOr<proto::PassAnswer> answer = read(reply, "backward at", to);
+          if (!answer.ok()) return self->abort(answer.status());
           PassState::Actions actions;
           {
             MutexLock lock(self->mutex_);
-            self->state_.mark_answered(number, {answer.participants().begin(), answer.participants().end()},
+            self->state_.mark_answered(number, {answer->participants().begin(), answer->participants().end()},
                                        actions);
           }
           self->perform(std::move(actions));
@@ -77,10 +90,8 @@ void Pass::ship(const RecvNode& node, torch::autograd::variable_list gradients) 
       ->call_service(to, kRunService, run.SerializeAsString(), std::move(tensors),
                      {.deadline = deadline_, .repeat = true})
       .on_ready([self = shared_from_this(), to](const absl::StatusOr<rpc::ServiceReply>& reply) {
-        if (!reply.ok()) {
-          return self->abort(
-              with_context(reply.status(), absl::StrCat("shipping gradients to \"", to.name, "\"")));
-        }
+        absl::StatusOr<proto::PassAnswer> answer = read(reply, "shipping gradients to", to.name);
+        if (!answer.ok()) return self->abort(answer.status());
         PassState::Actions actions;
         {
           MutexLock lock(self->mutex_);
@@ -103,18 +114,13 @@ void Pass::send_finish(uint64_t incarnation) {
                      {.deadline = deadline_, .repeat = true})
       .on_ready([self = shared_from_this(), incarnation,
                  name = to->name](const absl::StatusOr<rpc::ServiceReply>& reply) {
-        proto::FinishAnswer answer;
-        if (!reply.ok())
-          return self->abort(with_context(reply.status(), absl::StrCat("backward at \"", name, "\"")));
-        if (!answer.ParseFromString(reply->body)) {
-          return self->abort(
-              absl::InternalError(absl::StrCat("worker \"", name, "\" answered FINISH with garbage")));
-        }
+        absl::StatusOr<proto::PassAnswer> answer = read(reply, "backward at", name);
+        if (!answer.ok()) return self->abort(answer.status());
         PassState::Actions actions;
         {
           MutexLock lock(self->mutex_);
-          self->state_.finish_answered(incarnation, {answer.shipped_to().begin(), answer.shipped_to().end()},
-                                       actions);
+          self->state_.finish_answered(incarnation,
+                                       {answer->shipped_to().begin(), answer->shipped_to().end()}, actions);
         }
         self->perform(std::move(actions));
       });
@@ -134,28 +140,32 @@ void Pass::send_abort(uint64_t incarnation, const absl::Status& reason) {
       .on_ready_inline([](const auto&) {});
 }
 
+void Pass::reply_to_run(const Reply& reply, const absl::Status& status) {
+  reply(status.ok() ? rpc::ServiceReply() : failure(status));
+}
+
 void Pass::perform(PassState::Actions actions) {
-  std::vector<std::pair<Reply, absl::StatusOr<rpc::ServiceReply>>> replies;
+  std::vector<std::pair<Reply, rpc::ServiceReply>> replies;
   std::shared_ptr<LocalExecutor> graph;
   {
     MutexLock lock(mutex_);
-    auto owe = [&](uint64_t number, absl::StatusOr<rpc::ServiceReply> answer) {
+    auto owe = [&](uint64_t number, rpc::ServiceReply answer) {
       auto found = replies_.find(number);
       if (found == replies_.end()) return;
       replies.emplace_back(std::move(found->second), std::move(answer));
       replies_.erase(found);
     };
     for (const auto& each : actions.mark_answers) {
-      proto::MarkAnswer answer;
+      proto::PassAnswer answer;
       answer.mutable_participants()->Add(each.participants.begin(), each.participants.end());
       owe(each.reply, rpc::ServiceReply{answer.SerializeAsString(), nullptr});
     }
     for (const auto& each : actions.finish_answers) {
-      proto::FinishAnswer answer;
+      proto::PassAnswer answer;
       answer.mutable_shipped_to()->Add(each.shipped_to.begin(), each.shipped_to.end());
       owe(each.reply, rpc::ServiceReply{answer.SerializeAsString(), nullptr});
     }
-    for (uint64_t number : actions.failed_replies) owe(number, actions.status);
+    for (uint64_t number : actions.failed_replies) owe(number, failure(actions.status));
     if (actions.ended) graph = std::move(executor_);
   }
   // With the graph go objects of the user's: not under the lock.

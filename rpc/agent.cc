@@ -1,5 +1,7 @@
 #include "rpc/agent.h"
 
+#include <thread>
+
 #include "absl/strings/str_cat.h"
 #include "base/error.h"
 #include "base/execution_state.h"
@@ -49,8 +51,17 @@ std::shared_ptr<Agent> Agent::start(const std::string& name, int rank, int world
   // The agent's own threads hold it too while they work for it; its end must come on the thread of its owner,
   // who can wait for them.
   return std::shared_ptr<Agent>(agent.get(), [agent](Agent*) mutable {
-    (void)agent->impl_->shut_down(false, absl::ZeroDuration());
-    agent.reset();
+    auto end = [agent = std::move(agent)]() mutable {
+      (void)agent->impl_->shut_down(false, absl::ZeroDuration());
+      agent.reset();
+    };
+    if (Executor::current() != nullptr) {
+      // The last owner was an object that a handler let go of, and a handler cannot wait for handlers. Nobody
+      // is left who could join this thread.
+      std::thread(std::move(end)).detach();
+    } else {
+      end();
+    }
   });
 }
 

@@ -155,10 +155,8 @@ struct ServiceAttempt : std::enable_shared_from_this<ServiceAttempt> {
 
   void answered(absl::StatusOr<Answer> answer) {
     std::shared_ptr<Agent> alive = agent.lock();
-    // An error that the other side replied is an answer like any other, whatever its code.
     if (alive != nullptr && options.repeat && absl::IsUnavailable(answer.status()) &&
-        worker_of(answer.status()).empty() && !promise.future().done() && alive->worker_status(to).ok() &&
-        impl->accepts_calls().ok()) {
+        !promise.future().done() && alive->worker_status(to).ok() && impl->accepts_calls().ok()) {
       impl->timers->schedule(Clock::system().now() + kRepeatAfter,
                              [self = shared_from_this()] { self->send(); });
       return;

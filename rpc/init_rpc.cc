@@ -33,18 +33,21 @@ Backends& backends() {
 BackendType register_backend(const std::string& name, BackendFactory factory) {
   MutexLock lock(backends().mutex);
   for (const auto& [taken, other] : backends().list) {
-    if (taken == name) throw Error(absl::InvalidArgumentError(absl::StrCat("backend \"", name, "\" is registered already")));
+    if (taken == name)
+      throw Error(absl::InvalidArgumentError(absl::StrCat("backend \"", name, "\" is registered already")));
   }
   backends().list.emplace_back(name, std::move(factory));
   return static_cast<BackendType>(backends().list.size() - 1);
 }
 
-void init_rpc(const std::string& name, int rank, int world_size, RpcBackendOptions options, BackendType backend) {
+void init_rpc(const std::string& name, int rank, int world_size, RpcBackendOptions options,
+              BackendType backend) {
   BackendFactory factory;
   {
     MutexLock lock(backends().mutex);
     const std::size_t index = static_cast<std::size_t>(backend);
-    if (index >= backends().list.size()) throw Error(absl::InvalidArgumentError("no such rpc backend is registered"));
+    if (index >= backends().list.size())
+      throw Error(absl::InvalidArgumentError("no such rpc backend is registered"));
     factory = backends().list[index].second;
   }
   if (std::shared_ptr<Agent> agent = global_agent()) {
@@ -58,6 +61,10 @@ void init_rpc(const std::string& name, int rank, int world_size, RpcBackendOptio
 void shutdown(bool graceful, absl::Duration timeout) {
   std::shared_ptr<Agent> agent = global_agent();
   if (agent == nullptr) return;
+  if (Executor::current() == agent->executor().get()) {
+    agent->shutdown(graceful, timeout);  // Refuses: this process stays a worker.
+    return;
+  }
   struct Clear {
     ~Clear() { set_global_agent(nullptr); }
   } clear;

@@ -165,6 +165,7 @@ class Server::ServiceAnswer {
       buffers.clear();
       status_to_proto(with_worker(reply.status(), agent_->self().name), *response.mutable_status());
     }
+    server_.served_.fetch_add(1, std::memory_order_relaxed);
     (void)server_.peers_.reply(link_, out, std::move(buffers));
     MutexLock lock(server_.mutex_);
     --server_.services_under_way_;

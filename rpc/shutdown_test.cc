@@ -137,6 +137,41 @@ TEST(Shutdown, InitRpcWorksAgain) {
   }
 }
 
+struct Owner {
+  std::shared_ptr<Agent> agent;
+};
+
+TEST(Shutdown, LastOwnerMayBeAHandlersObject) {
+  RpcBackendOptions options;
+  options.store = std::make_shared<store::HashStore>();
+  auto agent = Agent::start("only", 0, 1, options);
+  const std::weak_ptr<Agent> inner = agent->weak_from_this();
+  Promise<void> go;
+  Future<void> done = agent->rpc_async<&add>("only", 1, 1)
+                          .then([shared = std::make_shared<Owner>(Owner{agent}), go](int64_t) {
+                            go.future().wait();
+                            shared->agent.reset();
+                          });
+  agent.reset();
+  go.set_value();
+  done.wait();
+  const absl::Time deadline = absl::Now() + absl::Seconds(30);
+  while (!inner.expired() && absl::Now() < deadline) absl::SleepFor(absl::Milliseconds(1));
+  EXPECT_TRUE(inner.expired());
+}
+
+TEST(Shutdown, GlobalAgentStaysWhenAHandlerAsks) {
+  RpcBackendOptions options;
+  options.store = std::make_shared<store::HashStore>();
+  init_rpc("only", 0, 1, options);
+  Future<int> code = rpc_async<&add>("only", 1, 1).then([](int64_t) {
+    return static_cast<int>(code_of([] { shutdown(); }));
+  });
+  EXPECT_EQ(code.wait(), static_cast<int>(absl::StatusCode::kFailedPrecondition));
+  EXPECT_EQ(rpc_sync<&add>("only", 1, 1), 2);
+  shutdown();
+}
+
 // Sometimes a thread that was joined is still listed for a moment.
 void expect_threads(int expected) {
   const absl::Time deadline = absl::Now() + absl::Seconds(10);

@@ -24,7 +24,7 @@ struct Dataset {
   int64_t classes = 10;
 };
 
-// The digits of examples/data, compiled in; the last 360 images are held out.
+// The digits of examples/data, compiled in; every fifth image is held out.
 Dataset load_digits();
 // MNIST's four IDX files in `directory`. Throws c10::Error when they cannot be read.
 Dataset load_mnist(const std::string& directory);

@@ -1,0 +1,89 @@
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "autograd/autograd.h"
+#include "autograd/context.h"
+#include "examples/data/dataset.h"
+#include "examples/parameter_server/network.h"
+#include "examples/remote_pipeline/stages.h"
+#include "rpc/registration.h"
+#include "rpc/remote_module.h"
+#include "rpc/testing/group.h"
+
+// One step of each example: the gradients that a distributed pass leaves with the owners of the parameters are, bit for
+// bit, those of the same model and batch in one process.
+namespace gradwire::examples {
+namespace {
+
+constexpr int64_t kHidden = 128;
+
+// Runs on the owner: the gradients of the module's parameters in the context, in the parameters' order.
+template <class M>
+std::vector<at::Tensor> gradients_of(const rpc::RRef<M>& module, int64_t context) {
+  const autograd::Gradients gradients = autograd::get_gradients(context);
+  std::vector<at::Tensor> found;
+  for (const at::Tensor& parameter : module.local_value().parameters()) found.push_back(gradients.at(parameter));
+  return found;
+}
+GRADWIRE_RPC_AS("network_gradients", &gradients_of<NetworkImpl>)
+GRADWIRE_RPC_AS("first_stage_gradients", &gradients_of<FirstStageImpl>)
+GRADWIRE_RPC_AS("second_stage_gradients", &gradients_of<SecondStageImpl>)
+
+Samples first_batch() {
+  const Samples train = load_digits().train;
+  return {train.images.slice(0, 0, 32), train.labels.slice(0, 0, 32)};
+}
+
+template <class M>
+void expect_gradients(const rpc::RemoteModule<M>& remote, const M& local, const autograd::Context& context) {
+  const rpc::RRef<M> module = remote.get_module_rref();
+  const std::vector<at::Tensor> gradients =
+      rpc::rpc_sync<&gradients_of<M>>(module.owner(), module, context.id());
+  const std::vector<at::Tensor> parameters = local.parameters();
+  ASSERT_EQ(gradients.size(), parameters.size());
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    EXPECT_TRUE(at::equal(gradients[i], parameters[i].grad())) << "parameter " << i;
+    EXPECT_GT(gradients[i].abs().sum().template item<double>(), 0.0) << "parameter " << i;
+  }
+}
+
+TEST(ParameterServer, GradientsOfOneStepEqualOneProcess) {
+  rpc::testing::Group group({"ps", "trainer0"});
+  const Samples batch = first_batch();
+  NetworkImpl local(64, kHidden, 10);
+  at::cross_entropy_loss(local.forward(batch.images), batch.labels).backward();
+  {
+    rpc::AgentGuard on_trainer(group[1]);
+    rpc::RemoteModule<NetworkImpl> remote("ps", 64, kHidden, 10);
+    remote.load_state_dict(rpc::module_internal::read_state(local));
+    autograd::Context context;
+    autograd::backward(context, {at::cross_entropy_loss(remote.forward(batch.images), batch.labels)});
+    expect_gradients(remote, local, context);
+  }
+  group.expect_empty();
+}
+
+TEST(RemotePipeline, GradientsOfOneStepEqualOneProcess) {
+  rpc::testing::Group group({"trainer", "stage1", "stage2"});
+  const Samples batch = first_batch();
+  FirstStageImpl local_first(64, kHidden);
+  SecondStageImpl local_second(kHidden, 10);
+  at::cross_entropy_loss(local_second.forward(local_first.forward(batch.images)), batch.labels).backward();
+  {
+    rpc::AgentGuard on_trainer(group[0]);
+    rpc::RemoteModule<FirstStageImpl> first("stage1/cpu", 64, kHidden);
+    rpc::RemoteModule<SecondStageImpl> second("stage2/cpu", kHidden, 10);
+    first.load_state_dict(rpc::module_internal::read_state(local_first));
+    second.load_state_dict(rpc::module_internal::read_state(local_second));
+    autograd::Context context;
+    autograd::backward(context, {at::cross_entropy_loss(second.forward(first.forward(batch.images)), batch.labels)});
+    expect_gradients(first, local_first, context);
+    expect_gradients(second, local_second, context);
+  }
+  group.expect_empty();
+}
+
+}  // namespace
+}  // namespace gradwire::examples
