@@ -81,6 +81,8 @@ class AgentImpl : public Peers::Sink {
                                absl::Time deadline);
   absl::StatusOr<proto::ShutdownReport> read_report(const std::string& key, const Worker& worker,
                                                     absl::Time deadline);
+  absl::Status name_the_dead(const std::vector<Worker>& members, absl::Status status);
+  static absl::Status ended_early(const Worker& worker, const absl::Status& reason);
   absl::Status share_failure(const std::string& prefix, absl::Status status);
   // Ends everything; returns when that has been done, here or by another thread.
   void stop(const absl::Status& reason, absl::Duration flush);

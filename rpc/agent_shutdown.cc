@@ -70,7 +70,7 @@ absl::Status AgentImpl::agree_to_stop(absl::Time deadline) {
   for (const Worker& worker : members) group ^= worker.incarnation;
   const std::string prefix = absl::StrCat("shutdown/", absl::Hex(group), "/");
   absl::Status status = agree_in_rounds(prefix, members, deadline);
-  if (!status.ok()) return share_failure(prefix, std::move(status));
+  if (!status.ok()) return share_failure(prefix, name_the_dead(members, std::move(status)));
 
   // All records are gone before anybody returns, so that a new group over the same store meets none of them.
   // Rank 0 may host the store: it stays until the others have come here too.
@@ -81,6 +81,27 @@ absl::Status AgentImpl::agree_to_stop(absl::Time deadline) {
   for (const Worker& worker : members) keys.push_back(absl::StrCat(done, worker.id));
   (void)directory->store().try_wait(keys, kLastRead);
   return absl::OkStatus();
+}
+
+// When the store went with the worker that hosted it, that worker is what people need to know of.
+absl::Status AgentImpl::name_the_dead(const std::vector<Worker>& members, absl::Status status) {
+  if (!absl::IsUnavailable(status)) return status;
+  const absl::Time deadline = Clock::system().now() + kLivenessCheck;
+  for (const Worker& worker : members) {
+    (void)agent.call_service(worker, kPing, "", nullptr, {deadline, false});
+  }
+  while (Clock::system().now() < deadline) {
+    for (const Worker& worker : members) {
+      if (absl::Status alive = peers->status(worker); !alive.ok()) return ended_early(worker, alive);
+    }
+    absl::SleepFor(kIdleCheck);
+  }
+  return status;
+}
+
+absl::Status AgentImpl::ended_early(const Worker& worker, const absl::Status& reason) {
+  return absl::UnavailableError(
+      absl::StrCat("worker \"", worker.name, "\" ended before the graceful shutdown: ", reason.message()));
 }
 
 // The first member that fails says why, and the others say the same: the one that ended because of a dead
@@ -156,10 +177,7 @@ absl::StatusOr<proto::ShutdownReport> AgentImpl::read_report(const std::string& 
     }
     // Silent so far: does it live? A dead one shows as lost soon after it fails to answer.
     (void)agent.call_service(worker, kPing, "", nullptr, {Clock::system().now() + kLivenessCheck, false});
-    if (absl::Status alive = peers->status(worker); !alive.ok()) {
-      return absl::UnavailableError(
-          absl::StrCat("worker \"", worker.name, "\" ended before the graceful shutdown: ", alive.message()));
-    }
+    if (absl::Status alive = peers->status(worker); !alive.ok()) return ended_early(worker, alive);
   }
 }
 

@@ -33,8 +33,8 @@ struct ServiceCall {
   std::function<void(absl::StatusOr<ServiceReply>)> reply;
 };
 
-// What joins the messages of calls to autograd graphs. Implemented by //autograd. All calls come from the thread that
-// encodes or decodes the message, in its ExecutionState.
+// What joins the messages of calls to autograd graphs. Implemented by //autograd. All calls but admit() come from the
+// thread that encodes or decodes the message, in its ExecutionState.
 class GraphHook {
  public:
   virtual ~GraphHook() = default;
@@ -47,7 +47,7 @@ class GraphHook {
   virtual void outgoing_failed(const Worker& to, const proto::Graph& graph) = 0;
 
   // May the request run now? Calls `proceed` when it may, at once or later on another thread, or with the reason why
-  // it will not.
+  // it will not. Called when the request arrives, on a transport's thread: does not block.
   virtual void admit(const Worker& from, const proto::Graph& graph, absl::Time deadline,
                      absl::AnyInvocable<void(absl::Status)> proceed) = 0;
 

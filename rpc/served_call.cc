@@ -76,42 +76,15 @@ void ServedCall::decode_and_serve() {
     }
     arguments_.tensors = *std::move(tensors);
   }
-  if (!arguments_.payload.has_graph()) {
-    dispatch();
-    return;
+  if (arguments_.payload.has_graph()) {
+    absl::Status joined =
+        parts_.agent->graph_hook()->incoming_request(parts_.from, arguments_.tensors.get(), arguments_.payload);
+    if (!joined.ok()) {
+      fail(with_context(joined, absl::StrCat("\"", callee_, "\"")));
+      return;
+    }
+    state_ = ExecutionState::capture();
   }
-  GraphHook* hook = parts_.agent->graph_hook();
-  if (hook == nullptr) {
-    fail(absl::FailedPreconditionError(
-        absl::StrCat("\"", callee_, "\" was called in an autograd context, but this program was linked without "
-                     "//autograd")));
-    return;
-  }
-  // Admission may come at once, on this thread: then the handler runs here and now.
-  hook->admit(parts_.from, arguments_.payload.graph(), parts_.deadline,
-              [self = shared_from_this(), thread = std::this_thread::get_id()](absl::Status status) {
-                if (self->admitting_.load() && std::this_thread::get_id() == thread) {
-                  self->admission_ = std::move(status);
-                  return;
-                }
-                self->executor_->post_or_run([self, status = std::move(status)] {
-                  ScopedExecutionState scope(self->state_);
-                  self->admitted(status);
-                });
-              });
-  admitting_.store(false);
-  if (admission_.has_value()) admitted(*std::move(admission_));
-}
-
-void ServedCall::admitted(absl::Status status) {
-  if (status.ok()) {
-    status = parts_.agent->graph_hook()->incoming_request(parts_.from, arguments_.tensors.get(), arguments_.payload);
-  }
-  if (!status.ok()) {
-    fail(with_context(status, absl::StrCat("\"", callee_, "\"")));
-    return;
-  }
-  state_ = ExecutionState::capture();
   dispatch();
 }
 
@@ -189,13 +162,17 @@ void ServedCall::answer(proto::Envelope envelope, std::vector<transport::Buffer>
   const proto::Payload& result = envelope.response().result();
   if (!parts_.server->peers_.reply(parts_.link, envelope, std::move(buffers)).ok()) {
     // The caller is gone: what the answer carried stays here.
-    parts_.server->rrefs_.undo(result, parts_.from);
-    if (result.has_graph() && parts_.agent->graph_hook() != nullptr) {
-      parts_.agent->graph_hook()->outgoing_failed(parts_.from, result.graph());
-    }
+    undo(result);
   }
   parts_.server->ended(*this);
   if (on_ended_) on_ended_();
+}
+
+void ServedCall::undo(const proto::Payload& result) {
+  parts_.server->rrefs_.undo(result, parts_.from);
+  if (result.has_graph() && parts_.agent->graph_hook() != nullptr) {
+    parts_.agent->graph_hook()->outgoing_failed(parts_.from, result.graph());
+  }
 }
 
 void ServedCall::finish(std::shared_ptr<void> value, const TypeOps* type) {
@@ -216,7 +193,7 @@ void ServedCall::finish(std::shared_ptr<void> value, const TypeOps* type) {
       encoded = status_from_exception(std::current_exception());
     }
     if (!encoded.ok()) {
-      parts_.server->rrefs_.undo(response.result(), parts_.from);
+      undo(response.result());
       response.clear_result();
       buffers.clear();
       status_to_proto(

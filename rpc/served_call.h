@@ -17,8 +17,8 @@
 
 namespace gradwire::rpc {
 
-// One request on its way through the server. Its life: parsed (on the transport's thread) -> its target found -> its
-// turn in a queue -> admitted to its context -> running -> ended, by finish() or fail(), once.
+// One request on its way through the server. Its life: parsed (on the transport's thread) -> its target found ->
+// admitted to its context -> its turn in a queue -> running -> ended, by finish() or fail(), once.
 class ServedCall : public ServerCall, public std::enable_shared_from_this<ServedCall> {
  public:
   struct Parts {
@@ -60,7 +60,8 @@ class ServedCall : public ServerCall, public std::enable_shared_from_this<Served
 
  private:
   void decode_and_serve();
-  void admitted(absl::Status status);
+  // The result never left: takes back what it carried.
+  void undo(const proto::Payload& result);
   // A method must be called on an object of its class.
   absl::Status check_object(const Callee& callee) const;
   void dispatch();
@@ -78,9 +79,6 @@ class ServedCall : public ServerCall, public std::enable_shared_from_this<Served
   // What the handler runs in: agent, call, context.
   ExecutionState state_;
   absl::AnyInvocable<void()> on_ended_;
-  // Whether the thread that asks for admission is still asking, and what it was told meanwhile.
-  std::atomic<bool> admitting_{true};
-  absl::optional<absl::Status> admission_;
   std::atomic<bool> ended_{false};
 };
 

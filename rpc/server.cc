@@ -78,7 +78,7 @@ void Server::on_request(const Worker& from, uint64_t link, proto::Envelope envel
     rrefs_.begin_value(result, from_proto(call->request().result_fork()), from);
   }
   if (!call->request().has_target()) {
-    enqueue(std::move(call), nullptr);
+    admit(std::move(call), nullptr);
     return;
   }
   // Found at once in the usual case, so that calls on an object queue in the order in which they arrived.
@@ -90,7 +90,31 @@ void Server::on_request(const Worker& from, uint64_t link, proto::Envelope envel
                 }
                 std::shared_ptr<Strand> strand = target->strand;
                 call->set_target(*std::move(target));
-                enqueue(std::move(call), strand);
+                admit(std::move(call), strand);
+              });
+}
+
+// Before it queues: a call that waits at the gate of its context must not hold the turn of one that has passed it.
+void Server::admit(std::shared_ptr<ServedCall> call, std::shared_ptr<Strand> object_strand) {
+  if (!call->request().arguments().has_graph()) {
+    enqueue(std::move(call), object_strand);
+    return;
+  }
+  GraphHook* hook = agent_.graph_hook();
+  if (hook == nullptr) {
+    call->fail(absl::FailedPreconditionError(absl::StrCat(
+        "\"", call->callee(), "\" was called in an autograd context, but this program was linked without //autograd")));
+    return;
+  }
+  // A copy: the call may have begun to run before admit() returns.
+  const proto::Graph graph = call->request().arguments().graph();
+  hook->admit(call->from(), graph, call->deadline(),
+              [this, call, object_strand = std::move(object_strand)](absl::Status status) {
+                if (status.ok()) {
+                  enqueue(call, object_strand);
+                } else {
+                  call->fail(with_context(status, absl::StrCat("\"", call->callee(), "\"")));
+                }
               });
 }
 

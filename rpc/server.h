@@ -46,6 +46,8 @@ class Server {
   class ServiceAnswer;
   void serve_service(const Worker& from, uint64_t link, proto::Envelope envelope,
                      std::vector<transport::Buffer> buffers);
+  // Waits until the call's autograd context may run here, then queues it.
+  void admit(std::shared_ptr<ServedCall> call, std::shared_ptr<Strand> object_strand);
   // Runs the call on the executor, after those that it must not overtake.
   void enqueue(std::shared_ptr<ServedCall> call, const std::shared_ptr<Strand>& object_strand);
   std::shared_ptr<Strand> order_strand(const Worker& from, uint64_t key);

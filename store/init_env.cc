@@ -69,6 +69,7 @@ absl::StatusOr<Rendezvous> init_env(InitRequest request) {
   }
   // One store serves every restart of the job; each has keys of its own.
   request.attempt = variable("TORCHELASTIC_RESTART_COUNT").value_or("0");
+  request.store_outlives_group = true;
   GRADWIRE_ASSIGN_OR_RETURN(std::shared_ptr<Store> store,
                             TcpStore::open(endpoint.host, endpoint.port, {.timeout = request.left()}));
   return join_group(std::move(store), request);

@@ -17,6 +17,9 @@ namespace {
 constexpr char kWorldSizeKey[] = "world_size";
 constexpr char kNextRankKey[] = "next_rank";
 
+// For giving a rank back when a group ends; a store that is gone by then needs none.
+constexpr absl::Duration kGiveBackTime = absl::Seconds(1);
+
 std::string rank_key(int rank) { return absl::StrCat("rank/", rank); }
 
 absl::Status agree_on_world_size(Store& book, const InitRequest& request) {
@@ -87,9 +90,20 @@ absl::StatusOr<Rendezvous> join_group(std::shared_ptr<Store> store, const InitRe
     return with_context(
         status, absl::StrCat("not all of ", request.world_size, " ranks came (this is rank ", rank, ")"));
   }
-  auto own = std::make_shared<PrefixStore>(absl::StrCat("group/", group), std::move(store));
+  auto own = std::make_shared<PrefixStore>(absl::StrCat("group/", group), store);
   own->set_timeout(request.options.timeout);
-  return Rendezvous{.store = std::move(own), .rank = rank, .world_size = request.world_size};
+  if (!request.store_outlives_group) {
+    return Rendezvous{.store = std::move(own), .rank = rank, .world_size = request.world_size};
+  }
+  // The process may join again: its rank is free when nothing of this group is left in it.
+  auto give_back = [own, store = std::move(store), group, rank](Store*) mutable {
+    PrefixStore book(absl::StrCat("rendezvous/", group), store);
+    (void)book.try_delete_key(rank_key(rank), kGiveBackTime);
+    own.reset();
+  };
+  return Rendezvous{.store = std::shared_ptr<Store>(own.get(), std::move(give_back)),
+                    .rank = rank,
+                    .world_size = request.world_size};
 }
 
 }  // namespace gradwire::store

@@ -20,6 +20,8 @@ struct InitRequest {
   // Told apart from the group name, which a user chooses: restarts of a launcher that keeps one store for
   // all.
   std::string attempt;
+  // The store is hosted by nobody of the group (a launcher), so the same group may form in it again.
+  bool store_outlives_group = false;
 
   absl::Duration left() const;
 };

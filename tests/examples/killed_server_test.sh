@@ -6,7 +6,7 @@ parameter_server=$1
 work=$(mktemp -d)
 trap 'kill -KILL $(jobs -p) 2>/dev/null || true; rm -rf "$work"' EXIT
 
-export MASTER_ADDR=127.0.0.1 WORLD_SIZE=3 LOCAL_WORLD_SIZE=3 OMP_NUM_THREADS=1
+export MASTER_ADDR=127.0.0.1 WORLD_SIZE=3 LOCAL_WORLD_SIZE=3 GROUP_RANK=0 ROLE_NAME=default OMP_NUM_THREADS=1
 # A free port: the kernel gives one to a listener, who lets go of it at once.
 MASTER_PORT=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
 export MASTER_PORT
@@ -14,9 +14,9 @@ mkfifo "$work/progress"
 declare -a pids
 for rank in 0 1 2; do
   if ((rank == 1)); then
-    RANK=$rank LOCAL_RANK=$rank "$parameter_server" --epochs=100000 >"$work/progress" 2>"$work/err$rank" &
+    RANK=$rank LOCAL_RANK=$rank ROLE_RANK=$rank "$parameter_server" --epochs=100000 >"$work/progress" 2>"$work/err$rank" &
   else
-    RANK=$rank LOCAL_RANK=$rank "$parameter_server" --epochs=100000 >/dev/null 2>"$work/err$rank" &
+    RANK=$rank LOCAL_RANK=$rank ROLE_RANK=$rank "$parameter_server" --epochs=100000 >/dev/null 2>"$work/err$rank" &
   fi
   pids[rank]=$!
 done
