@@ -22,6 +22,16 @@ constexpr absl::Duration kGiveBackTime = absl::Seconds(1);
 
 std::string rank_key(int rank) { return absl::StrCat("rank/", rank); }
 
+std::string here_key(int64_t generation, int rank) { return absl::StrCat("rank/", rank, "/in/", generation); }
+
+// How often this rank has joined before: the same number for all members of a group that forms again in a store that
+// outlives it, so that its keys are not those of its predecessor.
+absl::StatusOr<int64_t> generation_of(Store& book, int rank, const InitRequest& request) {
+  if (!request.store_outlives_group || request.world_size == 0) return 0;
+  GRADWIRE_ASSIGN_OR_RETURN(const int64_t joined, book.try_add(absl::StrCat("joined/", rank), 1, request.left()));
+  return joined - 1;
+}
+
 absl::Status agree_on_world_size(Store& book, const InitRequest& request) {
   const std::string mine = absl::StrCat(request.world_size);
   GRADWIRE_ASSIGN_OR_RETURN(const std::string agreed,
@@ -84,26 +94,27 @@ absl::StatusOr<Rendezvous> join_group(std::shared_ptr<Store> store, const InitRe
   PrefixStore book(absl::StrCat("rendezvous/", group), store);
   GRADWIRE_RETURN_IF_ERROR(agree_on_world_size(book, request));
   GRADWIRE_ASSIGN_OR_RETURN(const int rank, take_rank(book, request));
+  GRADWIRE_ASSIGN_OR_RETURN(const int64_t generation, generation_of(book, rank, request));
   std::vector<std::string> all;
-  for (int r = 0; r < request.world_size; ++r) all.push_back(rank_key(r));
+  for (int r = 0; r < request.world_size; ++r) all.push_back(here_key(generation, r));
+  GRADWIRE_RETURN_IF_ERROR(book.try_set(here_key(generation, rank), "", request.left()));
   if (absl::Status status = book.try_wait(all, request.left()); !status.ok()) {
     return with_context(
         status, absl::StrCat("not all of ", request.world_size, " ranks came (this is rank ", rank, ")"));
   }
-  auto own = std::make_shared<PrefixStore>(absl::StrCat("group/", group), store);
+  auto own = std::make_shared<PrefixStore>(absl::StrCat("group/", group, "/", generation), store);
   own->set_timeout(request.options.timeout);
-  if (!request.store_outlives_group) {
-    return Rendezvous{.store = std::move(own), .rank = rank, .world_size = request.world_size};
+  Rendezvous found{.store = own, .rank = rank, .world_size = request.world_size};
+  if (request.store_outlives_group) {
+    // The process may join again: its rank is free when nothing of it is left in this group.
+    auto give_back = [own, store = std::move(store), group, rank](Store*) mutable {
+      PrefixStore rendezvous(absl::StrCat("rendezvous/", group), store);
+      (void)rendezvous.try_delete_key(rank_key(rank), kGiveBackTime);
+      own.reset();
+    };
+    found.store = std::shared_ptr<Store>(own.get(), std::move(give_back));
   }
-  // The process may join again: its rank is free when nothing of this group is left in it.
-  auto give_back = [own, store = std::move(store), group, rank](Store*) mutable {
-    PrefixStore book(absl::StrCat("rendezvous/", group), store);
-    (void)book.try_delete_key(rank_key(rank), kGiveBackTime);
-    own.reset();
-  };
-  return Rendezvous{.store = std::shared_ptr<Store>(own.get(), std::move(give_back)),
-                    .rank = rank,
-                    .world_size = request.world_size};
+  return found;
 }
 
 }  // namespace gradwire::store

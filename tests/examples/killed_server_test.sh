@@ -29,10 +29,8 @@ kill -KILL "${pids[0]}"
 killed=$SECONDS
 for rank in 1 2; do
   code=0
-  # Fails the test rather than hang when a trainer lives on.
-  (sleep 15; kill -KILL "${pids[rank]}" 2>/dev/null) & watchdog=$!
+  timeout 15 tail --pid="${pids[rank]}" -s 0.1 -f /dev/null || { echo "FAIL: trainer $rank lives on"; exit 1; }
   wait "${pids[rank]}" || code=$?
-  kill "$watchdog" 2>/dev/null || true
   took=$((SECONDS - killed))
   echo "trainer $rank exited with $code after $took s: $(tail -n 1 "$work/err$rank")"
   ((code != 0 && code < 128)) || { echo "FAIL: exit code $code"; exit 1; }
