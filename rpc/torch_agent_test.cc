@@ -1,0 +1,113 @@
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <optional>
+#include <vector>
+
+#include "rpc/rpc.h"
+#include "rpc/testing/group.h"
+
+// Tensors, operators and TorchScript between agents.
+namespace gradwire::rpc {
+namespace {
+
+using ::testing::HasSubstr;
+
+at::Tensor scale(const at::Tensor& x, double by) { return x * by; }
+GRADWIRE_RPC(scale)
+
+at::Tensor echo(const at::Tensor& x) { return x; }
+GRADWIRE_RPC(echo)
+
+// A value that stays with its owner and changes there.
+struct Resident {
+  explicit Resident(int64_t n) : value(at::zeros({n})) {}
+  at::Tensor pull() const { return value; }
+  void fill(double with) { value.fill_(with); }
+  at::Tensor value;
+};
+GRADWIRE_RPC_CLASS(Resident, int64_t)
+GRADWIRE_RPC_METHOD(Resident, pull)
+GRADWIRE_RPC_METHOD(Resident, fill)
+
+template <class F>
+absl::Status error_of(F function) {
+  try {
+    function();
+  } catch (const Error& error) {
+    return error.status();
+  }
+  return absl::OkStatus();
+}
+
+class TorchAgent : public ::testing::Test {
+ protected:
+  ~TorchAgent() override { group_.expect_empty(); }
+  testing::Group group_{2};
+};
+
+TEST_F(TorchAgent, TensorsTravelBothWays) {
+  const at::Tensor large = at::rand({300, 400});
+  EXPECT_TRUE(at::equal(group_[0]->rpc_sync<&scale>("worker1", large, 2.0), large * 2.0));
+  const at::Tensor view = large.t().slice(0, 10, 50, 3);
+  EXPECT_TRUE(at::equal(group_[0]->rpc_sync<&echo>("worker1", view), view));
+  EXPECT_TRUE(at::equal(group_[0]->rpc_sync<&echo>("worker0", large), large)) << "to oneself";
+}
+
+TEST_F(TorchAgent, CallerMayChangeTensorsAfterAsyncCall) {
+  at::Tensor tensor = at::ones({1 << 20});
+  std::vector<Future<at::Tensor>> answers;
+  for (int i = 0; i < 8; ++i) {
+    answers.push_back(group_[0]->rpc_async<&echo>(i % 2 == 0 ? "worker1" : "worker0", tensor));
+    tensor.add_(1);
+  }
+  for (int i = 0; i < 8; ++i) EXPECT_TRUE(answers[i].wait().eq(i + 1).all().item<bool>()) << i;
+}
+
+TEST_F(TorchAgent, ResultIsOfTheTimeOfTheAnswer) {
+  RRef<Resident> resident = group_[0]->remote<Resident>("worker1", 1 << 18);
+  const at::Tensor before = resident.rpc_sync<&Resident::pull>();
+  resident.rpc_sync<&Resident::fill>(3.0);
+  EXPECT_TRUE(before.eq(0).all().item<bool>());
+  EXPECT_TRUE(resident.rpc_sync<&Resident::pull>().eq(3).all().item<bool>());
+}
+
+TEST_F(TorchAgent, OperatorsRunByName) {
+  const at::Tensor x = at::rand({2, 3});
+  EXPECT_TRUE(
+      at::equal(group_[0]->rpc_sync<at::Tensor>("worker1", Op("aten::add"), x, 3, kw("alpha", 2)), at::add(x, 3, 2)));
+  EXPECT_TRUE(at::equal(group_[0]->rpc_sync<at::Tensor>("worker1", Op("aten::mul.Tensor"), x, x), x * x));
+  EXPECT_EQ(group_[0]->rpc_async<int64_t>("worker1", Op("aten::size.int"), x, 1).wait(), 3);
+  RRef<at::Tensor> sum = group_[0]->remote<at::Tensor>("worker1", Op("aten::add"), x, x);
+  EXPECT_TRUE(at::equal(sum.to_here(), x + x));
+  EXPECT_TRUE(at::equal(sum.rpc_sync<at::Tensor>(Op("aten::view"), std::vector<int64_t>{3, 2}), (x + x).view({3, 2})));
+}
+
+TEST_F(TorchAgent, OperatorErrorsSayWhatIsWrong) {
+  const absl::Status denied =
+      error_of([&] { group_[0]->rpc_sync<at::Tensor>("worker1", Op("aten::from_file"), std::string("x")); });
+  EXPECT_TRUE(absl::IsPermissionDenied(denied)) << denied;
+  EXPECT_THAT(std::string(denied.message()), HasSubstr("aten::from_file"));
+  const absl::Status wrong = error_of([&] { group_[0]->rpc_sync<at::Tensor>("worker1", Op("aten::add"), true); });
+  EXPECT_TRUE(absl::IsInvalidArgument(wrong)) << wrong;
+  const absl::Status shapes = error_of(
+      [&] { group_[0]->rpc_sync<at::Tensor>("worker1", Op("aten::add"), at::rand({2}), at::rand({3})); });
+  EXPECT_EQ(shapes.code(), absl::StatusCode::kUnknown);
+  EXPECT_EQ(worker_of(shapes), "worker1");
+}
+
+TEST_F(TorchAgent, TorchScriptFunctionsRunByName) {
+  register_script("torch_agent_test", "def twice(x: Tensor, times: int = 2) -> Tensor:\n  return x * times\n");
+  const at::Tensor x = at::rand({4});
+  EXPECT_TRUE(at::equal(group_[0]->rpc_sync<at::Tensor>("worker1", Script("torch_agent_test.twice"), x), x * 2));
+  const c10::IValue third =
+      group_[0]->rpc_sync<c10::IValue>("worker1", Script("torch_agent_test.twice"), x, kw("times", 3));
+  EXPECT_TRUE(at::equal(third.toTensor(), x * 3));
+  const absl::Status unknown =
+      error_of([&] { group_[0]->rpc_sync<at::Tensor>("worker1", Script("torch_agent_test.thrice"), x); });
+  EXPECT_TRUE(absl::IsNotFound(unknown)) << unknown;
+}
+
+}  // namespace
+}  // namespace gradwire::rpc
