@@ -18,12 +18,13 @@ WorkerReport report_of(const rpc::Agent& agent) {
 }
 
 void print_reports(const std::vector<WorkerReport>& reports) {
-  std::printf("%-12s %12s %12s %10s %12s %10s %10s\n", "worker", "calls made", "served", "sent MB", "received MB",
-              "p50 us", "p99 us");
+  std::printf("%-12s %12s %12s %10s %12s %10s %10s\n", "worker", "calls made", "served", "sent MB",
+              "received MB", "p50 us", "p99 us");
   for (const WorkerReport& report : reports) {
     std::printf("%-12s %12llu %12llu %10.1f %12.1f %10.0f %10.0f\n", report.name.c_str(),
                 static_cast<unsigned long long>(report.calls_made),
-                static_cast<unsigned long long>(report.calls_served), static_cast<double>(report.bytes_sent) * 1e-6,
+                static_cast<unsigned long long>(report.calls_served),
+                static_cast<double>(report.bytes_sent) * 1e-6,
                 static_cast<double>(report.bytes_received) * 1e-6, report.p50_us, report.p99_us);
   }
   std::fflush(stdout);

@@ -35,7 +35,8 @@ struct gradwire::rpc::Codec<gradwire::examples::WorkerReport> {
   static std::string type_name() { return "gradwire::examples::WorkerReport"; }
   static absl::Status encode(const Report& r, Encoder& encoder, proto::Value& out) {
     return encode_value<Tuple>(
-        Tuple(r.name, r.calls_made, r.calls_served, r.bytes_sent, r.bytes_received, r.p50_us, r.p99_us), encoder, out);
+        Tuple(r.name, r.calls_made, r.calls_served, r.bytes_sent, r.bytes_received, r.p50_us, r.p99_us),
+        encoder, out);
   }
   static absl::StatusOr<Report> decode(const proto::Value& in, Decoder& decoder) {
     GRADWIRE_ASSIGN_OR_RETURN(Tuple parts, decode_value<Tuple>(in, decoder));

@@ -9,7 +9,8 @@
 
 namespace gradwire::rpc {
 
-// What a handler can know of the call it serves. Immutable; thread-safe. Follows the handler across co_await and then.
+// What a handler can know of the call it serves. Immutable; thread-safe. Follows the handler across co_await
+// and then.
 class CallContext {
  public:
   CallContext(Worker caller, absl::Time deadline, CancellationToken token)
@@ -19,7 +20,8 @@ class CallContext {
   static std::shared_ptr<const CallContext> current() { return ExecutionSlot<CallContext>::get(); }
 
   WorkerInfo caller() const { return caller_.info(); }
-  // When the caller stops waiting, on Clock::system(); infinite if never. Calls made by the handler end no later.
+  // When the caller stops waiting, on Clock::system(); infinite if never. Calls made by the handler end no
+  // later.
   absl::Time deadline() const { return deadline_; }
   // Whether the caller has given up, cancelled or died: nobody wants the result.
   bool cancelled() const { return token_.cancelled(); }

@@ -29,12 +29,12 @@ namespace gradwire::rpc {
 //     }
 //   };
 //
-// decode() gets bytes from another process: it checks all it uses, returns InvalidArgument for what cannot be, and
-// neither blocks nor waits for other calls.
+// decode() gets bytes from another process: it checks all it uses, returns InvalidArgument for what cannot
+// be, and neither blocks nor waits for other calls.
 //
-// Covered: here numbers, bool and strings; in rpc/codec_containers.h optional, pair, tuple, vector, map, complex,
-// protobuf messages and absl::Status; in rpc/rref.h RRef<T>; in rpc/tensor_codec.h at::Tensor; in rpc/ivalue_codec.h
-// c10::IValue.
+// Covered: here numbers, bool and strings; in rpc/codec_containers.h optional, pair, tuple, vector, map,
+// complex, protobuf messages and absl::Status; in rpc/rref.h RRef<T>; in rpc/tensor_codec.h at::Tensor; in
+// rpc/ivalue_codec.h c10::IValue.
 template <class T, class Enable = void>
 struct Codec;
 

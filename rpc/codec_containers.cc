@@ -13,9 +13,10 @@ void status_to_proto(const absl::Status& status, proto::StatusValue& out) {
 absl::Status status_from_proto(const proto::StatusValue& in) {
   if (in.code() == 0) return absl::OkStatus();
   const bool known = in.code() > 0 && in.code() <= static_cast<int>(absl::StatusCode::kUnauthenticated);
-  return with_worker(absl::Status(known ? static_cast<absl::StatusCode>(in.code()) : absl::StatusCode::kUnknown,
-                                  in.message()),
-                     in.worker());
+  return with_worker(
+      absl::Status(known ? static_cast<absl::StatusCode>(in.code()) : absl::StatusCode::kUnknown,
+                   in.message()),
+      in.worker());
 }
 
 absl::Status Codec<absl::Status>::encode(const absl::Status& value, Encoder&, proto::Value& out) {

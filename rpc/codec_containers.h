@@ -53,8 +53,8 @@ inline const proto::ValueList* elements_of(const proto::Value& in) {
   return nullptr;
 }
 
-// A list of none or one, so that an optional of what may itself be nothing stays unambiguous. Read from what IValues
-// make of it too: none, or the value itself where that is no list.
+// A list of none or one, so that an optional of what may itself be nothing stays unambiguous. Read from what
+// IValues make of it too: none, or the value itself where that is no list.
 template <class T>
 struct Codec<std::optional<T>> {
   static std::string type_name() { return absl::StrCat("optional[", Codec<T>::type_name(), "]"); }
@@ -107,18 +107,20 @@ struct TupleCodec {
     proto::ValueList& list = *out.mutable_list();
     return [&]<std::size_t... I>(std::index_sequence<I...>) {
       absl::Status status;
-      (void)((status = encode_value<std::tuple_element_t<I, Tuple>>(forward_part<V>(std::get<I>(value)), encoder,
-                                                                    *list.add_values()),
+      (void)((status = encode_value<std::tuple_element_t<I, Tuple>>(forward_part<V>(std::get<I>(value)),
+                                                                    encoder, *list.add_values()),
               status.ok()) &&
              ...);
       return status;
-    }(Indices());
+    }
+    (Indices());
   }
 
   static absl::StatusOr<Tuple> decode(const proto::Value& in, Decoder& decoder) {
     const proto::ValueList* list = elements_of(in);
-    if (list == nullptr || static_cast<std::size_t>(list->values_size()) != kSize) return wrong_kind(type_name(), in);
-    return [&]<std::size_t... I>(std::index_sequence<I...>) -> absl::StatusOr<Tuple> {
+    if (list == nullptr || static_cast<std::size_t>(list->values_size()) != kSize)
+      return wrong_kind(type_name(), in);
+    return [&]<std::size_t... I>(std::index_sequence<I...>)->absl::StatusOr<Tuple> {
       absl::Status status;
       std::tuple<std::optional<std::tuple_element_t<I, Tuple>>...> parts;
       [[maybe_unused]] auto decode_one = [&]<std::size_t J>(std::integral_constant<std::size_t, J>) {
@@ -132,7 +134,8 @@ struct TupleCodec {
       };
       if (!(decode_one(std::integral_constant<std::size_t, I>()) && ...)) return status;
       return Tuple(*std::move(std::get<I>(parts))...);
-    }(Indices());
+    }
+    (Indices());
   }
 };
 
@@ -176,7 +179,8 @@ struct Codec<std::tuple<A...>> : codec_internal::TupleCodec<std::tuple<A...>> {}
 template <class K, class V, class... Rest>
 struct Codec<std::map<K, V, Rest...>> : codec_internal::MapCodec<std::map<K, V, Rest...>> {};
 template <class K, class V, class... Rest>
-struct Codec<std::unordered_map<K, V, Rest...>> : codec_internal::MapCodec<std::unordered_map<K, V, Rest...>> {};
+struct Codec<std::unordered_map<K, V, Rest...>>
+    : codec_internal::MapCodec<std::unordered_map<K, V, Rest...>> {};
 
 // Integers and reals travel packed, everything else as a list.
 template <class T>
@@ -213,7 +217,8 @@ struct Codec<std::vector<T>> {
       values.reserve(in.integers().values_size());
       for (int64_t element : in.integers().values()) {
         if (static_cast<int64_t>(static_cast<T>(element)) != element) {
-          return absl::InvalidArgumentError(absl::StrCat(element, " does not fit into ", Codec<T>::type_name()));
+          return absl::InvalidArgumentError(
+              absl::StrCat(element, " does not fit into ", Codec<T>::type_name()));
         }
         values.push_back(static_cast<T>(element));
       }

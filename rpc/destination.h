@@ -27,7 +27,8 @@ class Destination {
     return copy;
   }
 
-  // Calls that one thread makes to one worker with ordered() start there in the order in which they were made.
+  // Calls that one thread makes to one worker with ordered() start there in the order in which they were
+  // made.
   Destination ordered() const {
     Destination copy = *this;
     copy.ordered_ = true;

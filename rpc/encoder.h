@@ -13,8 +13,8 @@ namespace gradwire::rpc {
 
 class RRefHandle;
 
-// Collects what one payload carries besides plain values. Used by Codec<T>::encode. Not thread-safe; lives for the
-// encoding of one message.
+// Collects what one payload carries besides plain values. Used by Codec<T>::encode. Not thread-safe; lives
+// for the encoding of one message.
 class Encoder {
  public:
   // Gives references forks for the receiver (implemented by the agent).
@@ -22,7 +22,8 @@ class Encoder {
    public:
     virtual ~References() = default;
     // Appends to `payload.references`; returns the index there.
-    virtual absl::StatusOr<uint32_t> add(const std::shared_ptr<RRefHandle>& handle, proto::Payload& payload) = 0;
+    virtual absl::StatusOr<uint32_t> add(const std::shared_ptr<RRefHandle>& handle,
+                                         proto::Payload& payload) = 0;
   };
 
   // `references` may be nullptr: then RRefs cannot be encoded.
@@ -32,7 +33,8 @@ class Encoder {
 
   proto::Payload& payload() { return payload_; }
 
-  // The set that tensors are added to; made on first use. Set is the tensor codec's one subclass of TensorSet.
+  // The set that tensors are added to; made on first use. Set is the tensor codec's one subclass of
+  // TensorSet.
   template <class Set>
   Set& tensors() {
     if (tensors_ == nullptr) tensors_ = std::make_unique<Set>();

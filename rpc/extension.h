@@ -33,33 +33,36 @@ struct ServiceCall {
   std::function<void(absl::StatusOr<ServiceReply>)> reply;
 };
 
-// What joins the messages of calls to autograd graphs. Implemented by //autograd. All calls but admit() come from the
-// thread that encodes or decodes the message, in its ExecutionState.
+// What joins the messages of calls to autograd graphs. Implemented by //autograd. All calls but admit() come
+// from the thread that encodes or decodes the message, in its ExecutionState.
 class GraphHook {
  public:
   virtual ~GraphHook() = default;
 
-  // A request or an answer for `to` is about to be encoded. Fills payload.graph where a context is current, and plants
-  // a send node for those of `tensors` (may be nullptr) that require grad. An error fails the call.
+  // A request or an answer for `to` is about to be encoded. Fills payload.graph where a context is current,
+  // and plants a send node for those of `tensors` (may be nullptr) that require grad. An error fails the
+  // call.
   virtual absl::Status outgoing(const Worker& to, TensorSet* tensors, proto::Payload& payload) = 0;
 
   // The message of `outgoing` never left: what it planted is forgotten.
   virtual void outgoing_failed(const Worker& to, const proto::Graph& graph) = 0;
 
-  // May the request run now? Calls `proceed` when it may, at once or later on another thread, or with the reason why
-  // it will not. Called when the request arrives, on a transport's thread: does not block.
+  // May the request run now? Calls `proceed` when it may, at once or later on another thread, or with the
+  // reason why it will not. Called when the request arrives, on a transport's thread: does not block.
   virtual void admit(const Worker& from, const proto::Graph& graph, absl::Time deadline,
                      absl::AnyInvocable<void(absl::Status)> proceed) = 0;
 
-  // A request with payload.graph arrived: plants a recv node, replaces in `tensors` (may be nullptr) those that
-  // require grad, and makes the context current on this thread, for the handler that runs next.
-  virtual absl::Status incoming_request(const Worker& from, TensorSet* tensors, const proto::Payload& payload) = 0;
+  // A request with payload.graph arrived: plants a recv node, replaces in `tensors` (may be nullptr) those
+  // that require grad, and makes the context current on this thread, for the handler that runs next.
+  virtual absl::Status incoming_request(const Worker& from, TensorSet* tensors,
+                                        const proto::Payload& payload) = 0;
   // An answer with payload.graph arrived: the same without the last.
-  virtual absl::Status incoming_answer(const Worker& from, TensorSet* tensors, const proto::Payload& payload) = 0;
+  virtual absl::Status incoming_answer(const Worker& from, TensorSet* tensors,
+                                       const proto::Payload& payload) = 0;
 };
 
-// A part of an agent that belongs to a layer above, one for each agent. Created when the agent starts, before it
-// serves; destroyed with it. Thread-safe.
+// A part of an agent that belongs to a layer above, one for each agent. Created when the agent starts, before
+// it serves; destroyed with it. Thread-safe.
 class AgentExtension {
  public:
   virtual ~AgentExtension() = default;
@@ -69,7 +72,8 @@ class AgentExtension {
   // On an executor thread, in the clean ExecutionState. May block (with Futures).
   virtual void serve(ServiceCall call) = 0;
 
-  // `worker` is dead, has left or has come back as another incarnation; once for each incarnation. Must not block.
+  // `worker` is dead, has left or has come back as another incarnation; once for each incarnation. Must not
+  // block.
   virtual void worker_lost(const Worker& worker, const absl::Status& reason) {}
   // Nothing of its own is under way with other workers: a graceful shutdown waits for this.
   virtual bool idle() const { return true; }

@@ -12,8 +12,8 @@
 
 namespace gradwire::rpc {
 
-// What of a C++ function matters on the wire: the object it is called on, the value types of its parameters, and what
-// its caller gets (T where it returns Future<T>).
+// What of a C++ function matters on the wire: the object it is called on, the value types of its parameters,
+// and what its caller gets (T where it returns Future<T>).
 template <class R, class C, class... P>
 struct CallableTraits {
   using Returned = R;

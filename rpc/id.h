@@ -9,8 +9,8 @@
 
 namespace gradwire::rpc {
 
-// The name of an RRef, a fork or a context: the incarnation of the worker that allocated it and a count of that
-// worker's, so unique over all workers of all times. {0, 0} names nothing.
+// The name of an RRef, a fork or a context: the incarnation of the worker that allocated it and a count of
+// that worker's, so unique over all workers of all times. {0, 0} names nothing.
 struct Id {
   uint64_t origin = 0;
   uint64_t counter = 0;

@@ -10,8 +10,8 @@
 
 namespace gradwire::rpc {
 
-// A payload that arrived, with what it carried: values, tensors (decoded) and references (registered: dropping them
-// gives them back). Movable.
+// A payload that arrived, with what it carried: values, tensors (decoded) and references (registered:
+// dropping them gives them back). Movable.
 struct IncomingPayload {
   proto::Payload payload;
   std::shared_ptr<TensorSet> tensors;

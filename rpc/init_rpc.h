@@ -11,24 +11,27 @@
 
 namespace gradwire::rpc {
 
-// A way of making the agent of a process. kTensorPipe is this library's own, under the name that programs know.
+// A way of making the agent of a process. kTensorPipe is this library's own, under the name that programs
+// know.
 enum class BackendType : int { kTensorPipe = 0 };
 
-using BackendFactory =
-    std::function<std::shared_ptr<Agent>(const std::string& name, int rank, int world_size, const RpcBackendOptions&)>;
+using BackendFactory = std::function<std::shared_ptr<Agent>(const std::string& name, int rank, int world_size,
+                                                            const RpcBackendOptions&)>;
 
 // Adds a way, for init_rpc to use. InvalidArgument when the name is taken.
 BackendType register_backend(const std::string& name, BackendFactory factory);
 
-// Makes this process a worker; returns when all have joined. rank and world_size: -1, from the environment or assigned.
-// The worker's id is its rank. Throws Error: as Agent::start; FailedPrecondition when there is an agent already.
+// Makes this process a worker; returns when all have joined. rank and world_size: -1, from the environment or
+// assigned. The worker's id is its rank. Throws Error: as Agent::start; FailedPrecondition when there is an
+// agent already.
 void init_rpc(const std::string& name, int rank = -1, int world_size = -1, RpcBackendOptions options = {},
               BackendType backend = BackendType::kTensorPipe);
 
-// Graceful: serves on until every member has called it and all calls in flight, nested ones too, and reference messages
-// are done. A member's death ends it with Unavailable, the timeout (zero or infinite: none) with DeadlineExceeded, both
-// naming who. Not graceful: refuses new calls, fails pending ones. Either way all threads have ended when it returns
-// or throws, calls fail with FailedPrecondition from then on, and init_rpc works again. Does nothing without an agent.
+// Graceful: serves on until every member has called it and all calls in flight, nested ones too, and
+// reference messages are done. A member's death ends it with Unavailable, the timeout (zero or infinite:
+// none) with DeadlineExceeded, both naming who. Not graceful: refuses new calls, fails pending ones. Either
+// way all threads have ended when it returns or throws, calls fail with FailedPrecondition from then on, and
+// init_rpc works again. Does nothing without an agent.
 void shutdown(bool graceful = true, absl::Duration timeout = absl::InfiniteDuration());
 
 // This worker; or the one with the name, NotFound if there is none.

@@ -4,33 +4,34 @@
 
 #include "rpc/registry.h"
 #include "rpc/serve.h"
-#include "rpc/type_ops.h"
 #include "rpc/type_name.h"
+#include "rpc/type_ops.h"
 
-// Registers what other workers may call. At namespace scope, in any namespace, in a library that both programs link
-// (gradwire_cc_library, or alwayslink = True). Names on the wire are fully qualified.
+// Registers what other workers may call. At namespace scope, in any namespace, in a library that both
+// programs link (gradwire_cc_library, or alwayslink = True). Names on the wire are fully qualified.
 //
 //   at::Tensor scale(const at::Tensor& x, double by);
 //   GRADWIRE_RPC(scale)
-//   GRADWIRE_RPC_AS("scale_by_vector", static_cast<at::Tensor (*)(const at::Tensor&, const at::Tensor&)>(&scale))
-//   GRADWIRE_RPC_CLASS(ParameterServer, int64_t)          // a constructor's parameter types
-//   GRADWIRE_RPC_SERIAL_CLASS(Counter)                    // one method at a time per object, in arrival order
-//   GRADWIRE_RPC_METHOD(ParameterServer, push)
-#define GRADWIRE_RPC(function) GRADWIRE_RPC_REGISTER_((::gradwire::rpc::registration_internal::function_entry<&function>()))
+//   GRADWIRE_RPC_AS("scale_by_vector", static_cast<at::Tensor (*)(const at::Tensor&, const
+//   at::Tensor&)>(&scale)) GRADWIRE_RPC_CLASS(ParameterServer, int64_t)          // a constructor's parameter
+//   types GRADWIRE_RPC_SERIAL_CLASS(Counter)                    // one method at a time per object, in
+//   arrival order GRADWIRE_RPC_METHOD(ParameterServer, push)
+#define GRADWIRE_RPC(function) \
+  GRADWIRE_RPC_REGISTER_((::gradwire::rpc::registration_internal::function_entry<&function>()))
 #define GRADWIRE_RPC_AS(name, function) \
   GRADWIRE_RPC_REGISTER_((::gradwire::rpc::registration_internal::function_entry<function>(name)))
 #define GRADWIRE_RPC_METHOD(type, method) \
   GRADWIRE_RPC_REGISTER_((::gradwire::rpc::registration_internal::function_entry<&type::method>()))
-#define GRADWIRE_RPC_CLASS(type, ...)                                                       \
-  GRADWIRE_RPC_REGISTER_(                                                                   \
+#define GRADWIRE_RPC_CLASS(type, ...) \
+  GRADWIRE_RPC_REGISTER_(             \
       (::gradwire::rpc::registration_internal::class_entry<type __VA_OPT__(, ) __VA_ARGS__>(false)))
-#define GRADWIRE_RPC_SERIAL_CLASS(type, ...)                                                \
-  GRADWIRE_RPC_REGISTER_(                                                                   \
+#define GRADWIRE_RPC_SERIAL_CLASS(type, ...) \
+  GRADWIRE_RPC_REGISTER_(                    \
       (::gradwire::rpc::registration_internal::class_entry<type __VA_OPT__(, ) __VA_ARGS__>(true)))
 
-#define GRADWIRE_RPC_REGISTER_(entry)                                              \
-  [[maybe_unused]] static const ::gradwire::rpc::Callee* const GRADWIRE_CONCAT_( \
-      gradwire_rpc_registered_, __COUNTER__) = entry;
+#define GRADWIRE_RPC_REGISTER_(entry)                                                                     \
+  [[maybe_unused]] static const ::gradwire::rpc::Callee* const GRADWIRE_CONCAT_(gradwire_rpc_registered_, \
+                                                                                __COUNTER__) = entry;
 
 namespace gradwire::rpc {
 

@@ -23,7 +23,9 @@ absl::string_view kind_name(CalleeKind kind) {
   return "callee";
 }
 
-std::string key_of(CalleeKind kind, absl::string_view name) { return absl::StrCat(kind_name(kind), " ", name); }
+std::string key_of(CalleeKind kind, absl::string_view name) {
+  return absl::StrCat(kind_name(kind), " ", name);
+}
 
 absl::string_view last_part(absl::string_view name) {
   const std::size_t colon = name.rfind(':');

@@ -29,8 +29,8 @@ struct Callee {
   void (*serve)(const std::shared_ptr<ServerCall>& call) = nullptr;
 };
 
-// What this program serves: filled by the GRADWIRE_RPC macros during static initialisation, one for the process because
-// that is what registration by linking means. Thread-safe. Entries are never removed.
+// What this program serves: filled by the GRADWIRE_RPC macros during static initialisation, one for the
+// process because that is what registration by linking means. Thread-safe. Entries are never removed.
 class Registry {
  public:
   static Registry& instance();
@@ -53,8 +53,8 @@ class Registry {
   std::vector<std::string> conflicts_ ABSL_GUARDED_BY(mutex_);
 };
 
-// Serves requests for operators and for TorchScript functions: installed during static initialisation by the targets
-// that know libtorch. nullptr while none is.
+// Serves requests for operators and for TorchScript functions: installed during static initialisation by the
+// targets that know libtorch. nullptr while none is.
 using ServeHandler = void (*)(const std::shared_ptr<ServerCall>& call);
 void set_operator_handler(ServeHandler handler);
 void set_script_handler(ServeHandler handler);

@@ -12,12 +12,12 @@
 #include "rpc/remote_module_methods.h"
 #include "rpc/tensor_codec.h"
 
-// Registers a torch::nn::Module implementation class for RemoteModule: at namespace scope, with the parameter types of
-// the constructor to be used. Its forward must be one function, neither overloaded nor a template.
+// Registers a torch::nn::Module implementation class for RemoteModule: at namespace scope, with the parameter
+// types of the constructor to be used. Its forward must be one function, neither overloaded nor a template.
 //   GRADWIRE_RPC_MODULE(NetImpl, int64_t, int64_t)
-#define GRADWIRE_RPC_MODULE(type, ...)                      \
-  GRADWIRE_RPC_CLASS(type __VA_OPT__(, ) __VA_ARGS__)       \
-  GRADWIRE_RPC_METHOD(type, forward)                        \
+#define GRADWIRE_RPC_MODULE(type, ...)                \
+  GRADWIRE_RPC_CLASS(type __VA_OPT__(, ) __VA_ARGS__) \
+  GRADWIRE_RPC_METHOD(type, forward)                  \
   GRADWIRE_RPC_REGISTER_((::gradwire::rpc::module_internal::methods_entry<type>()))
 
 namespace gradwire::rpc {
@@ -26,7 +26,8 @@ namespace module_internal {
 template <class M>
 std::vector<RRef<at::Tensor>> parameters_of(const RRef<M>& module) {
   std::vector<RRef<at::Tensor>> references;
-  for (at::Tensor& parameter : list_parameters(module.local_value())) references.emplace_back(std::move(parameter));
+  for (at::Tensor& parameter : list_parameters(module.local_value()))
+    references.emplace_back(std::move(parameter));
   return references;
 }
 template <class M>
@@ -55,17 +56,17 @@ const Callee* methods_entry() {
 
 }  // namespace module_internal
 
-// A module that lives on another worker and is used as if it were here. Copyable: copies refer to the same module,
-// which lives as long as one of them or an RRef to it. Thread-safe as far as the module's forward is. All of it throws
-// Error, as calls do.
+// A module that lives on another worker and is used as if it were here. Copyable: copies refer to the same
+// module, which lives as long as one of them or an RRef to it. Thread-safe as far as the module's forward is.
+// All of it throws Error, as calls do.
 //
 //   RemoteModule<NetImpl> net("worker1/cpu", 64, 10);
 //   at::Tensor y = net.forward(x);
 template <class M>
 class RemoteModule {
  public:
-  // `location` is "worker", or "worker/device". Devices: "cpu"; InvalidArgument for others. `arguments` are the
-  // constructor's.
+  // `location` is "worker", or "worker/device". Devices: "cpu"; InvalidArgument for others. `arguments` are
+  // the constructor's.
   template <class... A>
   explicit RemoteModule(const std::string& location, A&&... arguments)
       : module_(remote<M>(module_internal::worker_of_location(location), std::forward<A>(arguments)...)) {}
@@ -91,8 +92,8 @@ class RemoteModule {
   void train(bool on = true) const { call<&module_internal::train<M>>(on); }
   void eval() const { train(false); }
 
-  // Parameters and buffers by name; and the same back. load_state_dict: InvalidArgument naming what is missing, too
-  // much or of another shape, with nothing loaded.
+  // Parameters and buffers by name; and the same back. load_state_dict: InvalidArgument naming what is
+  // missing, too much or of another shape, with nothing loaded.
   std::map<std::string, at::Tensor> state_dict() const { return call<&module_internal::state_of<M>>(); }
   void load_state_dict(const std::map<std::string, at::Tensor>& state) const {
     call<&module_internal::load_state<M>>(state);

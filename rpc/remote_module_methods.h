@@ -1,10 +1,10 @@
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <map>
 #include <string>
 #include <vector>
-
-#include <ATen/core/Tensor.h>
 
 namespace torch::nn {
 class Module;
@@ -24,4 +24,3 @@ std::map<std::string, at::Tensor> read_state(const torch::nn::Module& module);
 void write_state(torch::nn::Module& module, const std::map<std::string, at::Tensor>& state);
 
 }  // namespace gradwire::rpc::module_internal
-

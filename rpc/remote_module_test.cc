@@ -1,3 +1,5 @@
+#include "rpc/remote_module.h"
+
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -6,7 +8,6 @@
 #include <string>
 #include <vector>
 
-#include "rpc/remote_module.h"
 #include "rpc/stock_modules.h"
 #include "rpc/testing/group.h"
 

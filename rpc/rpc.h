@@ -1,6 +1,7 @@
 #pragma once
 
-// Everything of the rpc layer but remote modules: agents, calls, RRefs, registration, tensors, operators, TorchScript.
+// Everything of the rpc layer but remote modules: agents, calls, RRefs, registration, tensors, operators,
+// TorchScript.
 #include "rpc/agent.h"             // IWYU pragma: export
 #include "rpc/call.h"              // IWYU pragma: export
 #include "rpc/call_context.h"      // IWYU pragma: export

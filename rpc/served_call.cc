@@ -40,7 +40,8 @@ ServedCall::ServedCall(Parts parts)
 }
 
 ServedCall::~ServedCall() {
-  if (!ended_.load()) fail(absl::InternalError(absl::StrCat("\"", callee_, "\" was dropped without an answer")));
+  if (!ended_.load())
+    fail(absl::InternalError(absl::StrCat("\"", callee_, "\" was dropped without an answer")));
 }
 
 void ServedCall::run() {
@@ -54,7 +55,8 @@ void ServedCall::run() {
     return;
   }
   if (Clock::system().now() >= parts_.deadline) {
-    fail(absl::DeadlineExceededError(absl::StrCat("\"", callee_, "\" had to wait for its turn until its time was up")));
+    fail(absl::DeadlineExceededError(
+        absl::StrCat("\"", callee_, "\" had to wait for its turn until its time was up")));
     return;
   }
   decode_and_serve();
@@ -77,8 +79,8 @@ void ServedCall::decode_and_serve() {
     arguments_.tensors = *std::move(tensors);
   }
   if (arguments_.payload.has_graph()) {
-    absl::Status joined =
-        parts_.agent->graph_hook()->incoming_request(parts_.from, arguments_.tensors.get(), arguments_.payload);
+    absl::Status joined = parts_.agent->graph_hook()->incoming_request(parts_.from, arguments_.tensors.get(),
+                                                                       arguments_.payload);
     if (!joined.ok()) {
       fail(with_context(joined, absl::StrCat("\"", callee_, "\"")));
       return;
@@ -132,9 +134,9 @@ void ServedCall::dispatch() {
   }
   // A constructor's caller does not know its parameter types; the arguments are checked one by one.
   if (kind != CalleeKind::kConstructor && request.signature() != callee->signature_hash) {
-    fail(absl::InvalidArgumentError(
-        absl::StrCat("\"", callee_, "\" has another signature on worker \"", parts_.agent->self().name, "\": ",
-                     callee->signature, "; build both programs from the same source")));
+    fail(absl::InvalidArgumentError(absl::StrCat("\"", callee_, "\" has another signature on worker \"",
+                                                 parts_.agent->self().name, "\": ", callee->signature,
+                                                 "; build both programs from the same source")));
     return;
   }
   if (kind == CalleeKind::kMethod) {
@@ -148,10 +150,11 @@ void ServedCall::dispatch() {
 
 absl::Status ServedCall::check_object(const Callee& callee) const {
   const TypeOps* type = target_.type;
-  if (type == nullptr) return absl::InvalidArgumentError(absl::StrCat("\"", callee_, "\" was called without an object"));
+  if (type == nullptr)
+    return absl::InvalidArgumentError(absl::StrCat("\"", callee_, "\" was called without an object"));
   if (callee.object_type != type->name()) {
-    return absl::InvalidArgumentError(absl::StrCat("\"", callee_, "\" was called on an object of type ", type->name(),
-                                                   ", it belongs to ", callee.object_type));
+    return absl::InvalidArgumentError(absl::StrCat("\"", callee_, "\" was called on an object of type ",
+                                                   type->name(), ", it belongs to ", callee.object_type));
   }
   return absl::OkStatus();
 }
@@ -196,22 +199,23 @@ void ServedCall::finish(std::shared_ptr<void> value, const TypeOps* type) {
       undo(response.result());
       response.clear_result();
       buffers.clear();
-      status_to_proto(
-          with_worker(with_context(encoded, absl::StrCat("the result of \"", callee_, "\"")), agent().self().name),
-          *response.mutable_status());
+      status_to_proto(with_worker(with_context(encoded, absl::StrCat("the result of \"", callee_, "\"")),
+                                  agent().self().name),
+                      *response.mutable_status());
     }
   }
   answer(std::move(envelope), std::move(buffers));
 }
 
-absl::Status ServedCall::encode_result(std::shared_ptr<void> value, const TypeOps* type, proto::Response& response,
-                                       std::vector<transport::Buffer>& buffers) {
+absl::Status ServedCall::encode_result(std::shared_ptr<void> value, const TypeOps* type,
+                                       proto::Response& response, std::vector<transport::Buffer>& buffers) {
   if (type->encode == nullptr) {
     return absl::InvalidArgumentError(
         absl::StrCat("a ", type->name(), " cannot travel: it has no Codec; keep it here with remote()"));
   }
   proto::Payload& payload = *response.mutable_result();
-  std::unique_ptr<Encoder::References> references = parts_.server->rrefs_.encoder(parts_.from, /*is_answer=*/true);
+  std::unique_ptr<Encoder::References> references =
+      parts_.server->rrefs_.encoder(parts_.from, /*is_answer=*/true);
   Encoder encoder(payload, references.get());
   GRADWIRE_RETURN_IF_ERROR(type->encode(value.get(), encoder, *payload.add_values()));
   value.reset();

@@ -17,8 +17,8 @@
 
 namespace gradwire::rpc {
 
-// One request on its way through the server. Its life: parsed (on the transport's thread) -> its target found ->
-// admitted to its context -> its turn in a queue -> running -> ended, by finish() or fail(), once.
+// One request on its way through the server. Its life: parsed (on the transport's thread) -> its target found
+// -> admitted to its context -> its turn in a queue -> running -> ended, by finish() or fail(), once.
 class ServedCall : public ServerCall, public std::enable_shared_from_this<ServedCall> {
  public:
   struct Parts {

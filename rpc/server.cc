@@ -94,7 +94,8 @@ void Server::on_request(const Worker& from, uint64_t link, proto::Envelope envel
               });
 }
 
-// Before it queues: a call that waits at the gate of its context must not hold the turn of one that has passed it.
+// Before it queues: a call that waits at the gate of its context must not hold the turn of one that has
+// passed it.
 void Server::admit(std::shared_ptr<ServedCall> call, std::shared_ptr<Strand> object_strand) {
   if (!call->request().arguments().has_graph()) {
     enqueue(std::move(call), object_strand);
@@ -103,7 +104,8 @@ void Server::admit(std::shared_ptr<ServedCall> call, std::shared_ptr<Strand> obj
   GraphHook* hook = agent_.graph_hook();
   if (hook == nullptr) {
     call->fail(absl::FailedPreconditionError(absl::StrCat(
-        "\"", call->callee(), "\" was called in an autograd context, but this program was linked without //autograd")));
+        "\"", call->callee(),
+        "\" was called in an autograd context, but this program was linked without //autograd")));
     return;
   }
   // A copy: the call may have begun to run before admit() returns.

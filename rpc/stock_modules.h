@@ -19,5 +19,5 @@
 //
 //   RemoteModule<torch::nn::LinearImpl> linear("worker1", 64, 10);
 //
-// A module with other options, or one whose forward is inherited (BatchNorm1dImpl) or a template, goes into a module
-// class of one's own.
+// A module with other options, or one whose forward is inherited (BatchNorm1dImpl) or a template, goes into a
+// module class of one's own.

@@ -75,13 +75,14 @@ TEST_F(TorchAgent, ResultIsOfTheTimeOfTheAnswer) {
 
 TEST_F(TorchAgent, OperatorsRunByName) {
   const at::Tensor x = at::rand({2, 3});
-  EXPECT_TRUE(
-      at::equal(group_[0]->rpc_sync<at::Tensor>("worker1", Op("aten::add"), x, 3, kw("alpha", 2)), at::add(x, 3, 2)));
+  EXPECT_TRUE(at::equal(group_[0]->rpc_sync<at::Tensor>("worker1", Op("aten::add"), x, 3, kw("alpha", 2)),
+                        at::add(x, 3, 2)));
   EXPECT_TRUE(at::equal(group_[0]->rpc_sync<at::Tensor>("worker1", Op("aten::mul.Tensor"), x, x), x * x));
   EXPECT_EQ(group_[0]->rpc_async<int64_t>("worker1", Op("aten::size.int"), x, 1).wait(), 3);
   RRef<at::Tensor> sum = group_[0]->remote<at::Tensor>("worker1", Op("aten::add"), x, x);
   EXPECT_TRUE(at::equal(sum.to_here(), x + x));
-  EXPECT_TRUE(at::equal(sum.rpc_sync<at::Tensor>(Op("aten::view"), std::vector<int64_t>{3, 2}), (x + x).view({3, 2})));
+  EXPECT_TRUE(at::equal(sum.rpc_sync<at::Tensor>(Op("aten::view"), std::vector<int64_t>{3, 2}),
+                        (x + x).view({3, 2})));
 }
 
 TEST_F(TorchAgent, OperatorErrorsSayWhatIsWrong) {
@@ -89,7 +90,8 @@ TEST_F(TorchAgent, OperatorErrorsSayWhatIsWrong) {
       error_of([&] { group_[0]->rpc_sync<at::Tensor>("worker1", Op("aten::from_file"), std::string("x")); });
   EXPECT_TRUE(absl::IsPermissionDenied(denied)) << denied;
   EXPECT_THAT(std::string(denied.message()), HasSubstr("aten::from_file"));
-  const absl::Status wrong = error_of([&] { group_[0]->rpc_sync<at::Tensor>("worker1", Op("aten::add"), true); });
+  const absl::Status wrong =
+      error_of([&] { group_[0]->rpc_sync<at::Tensor>("worker1", Op("aten::add"), true); });
   EXPECT_TRUE(absl::IsInvalidArgument(wrong)) << wrong;
   const absl::Status shapes = error_of(
       [&] { group_[0]->rpc_sync<at::Tensor>("worker1", Op("aten::add"), at::rand({2}), at::rand({3})); });
@@ -98,9 +100,11 @@ TEST_F(TorchAgent, OperatorErrorsSayWhatIsWrong) {
 }
 
 TEST_F(TorchAgent, TorchScriptFunctionsRunByName) {
-  register_script("torch_agent_test", "def twice(x: Tensor, times: int = 2) -> Tensor:\n  return x * times\n");
+  register_script("torch_agent_test",
+                  "def twice(x: Tensor, times: int = 2) -> Tensor:\n  return x * times\n");
   const at::Tensor x = at::rand({4});
-  EXPECT_TRUE(at::equal(group_[0]->rpc_sync<at::Tensor>("worker1", Script("torch_agent_test.twice"), x), x * 2));
+  EXPECT_TRUE(
+      at::equal(group_[0]->rpc_sync<at::Tensor>("worker1", Script("torch_agent_test.twice"), x), x * 2));
   const c10::IValue third =
       group_[0]->rpc_sync<c10::IValue>("worker1", Script("torch_agent_test.twice"), x, kw("times", 3));
   EXPECT_TRUE(at::equal(third.toTensor(), x * 3));

@@ -13,8 +13,8 @@ struct WorkerInfo {
   friend bool operator==(const WorkerInfo&, const WorkerInfo&) = default;
 };
 
-// A worker as the layers below the public surface know it: the incarnation tells a worker from a later one that took
-// over its name and id. Random, new at every start, never 0.
+// A worker as the layers below the public surface know it: the incarnation tells a worker from a later one
+// that took over its name and id. Random, new at every start, never 0.
 struct Worker {
   std::string name;
   int32_t id = -1;

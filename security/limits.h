@@ -5,8 +5,8 @@
 
 namespace gradwire {
 
-// What a process accepts from another before it allocates memory for it. A message over a limit ends its connection
-// with InvalidArgument that names the limit.
+// What a process accepts from another before it allocates memory for it. A message over a limit ends its
+// connection with InvalidArgument that names the limit.
 struct Limits {
   // The serialised envelope of one message, in bytes: everything but the buffers of large tensors.
   std::size_t max_header_bytes = std::size_t{64} << 20;

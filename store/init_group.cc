@@ -24,11 +24,12 @@ std::string rank_key(int rank) { return absl::StrCat("rank/", rank); }
 
 std::string here_key(int64_t generation, int rank) { return absl::StrCat("rank/", rank, "/in/", generation); }
 
-// How often this rank has joined before: the same number for all members of a group that forms again in a store that
-// outlives it, so that its keys are not those of its predecessor.
+// How often this rank has joined before: the same number for all members of a group that forms again in a
+// store that outlives it, so that its keys are not those of its predecessor.
 absl::StatusOr<int64_t> generation_of(Store& book, int rank, const InitRequest& request) {
   if (!request.store_outlives_group || request.world_size == 0) return 0;
-  GRADWIRE_ASSIGN_OR_RETURN(const int64_t joined, book.try_add(absl::StrCat("joined/", rank), 1, request.left()));
+  GRADWIRE_ASSIGN_OR_RETURN(const int64_t joined,
+                            book.try_add(absl::StrCat("joined/", rank), 1, request.left()));
   return joined - 1;
 }
 

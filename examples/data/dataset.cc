@@ -14,7 +14,8 @@ namespace {
 
 constexpr int64_t kPixels = 64;
 constexpr float kFullPixel = 16.0F;
-// Every fifth image is held out: the file is in the order of its writers, and each of them should be on both sides.
+// Every fifth image is held out: the file is in the order of its writers, and each of them should be on both
+// sides.
 constexpr int64_t kHeldOutStep = 5;
 
 Samples read_mnist(const std::string& directory, torch::data::datasets::MNIST::Mode mode) {
@@ -27,7 +28,8 @@ Samples read_mnist(const std::string& directory, torch::data::datasets::MNIST::M
 int64_t Samples::size() const { return labels.size(0); }
 
 Samples Samples::share(int64_t first, int64_t step) const {
-  return {images.slice(0, first, at::nullopt, step).contiguous(), labels.slice(0, first, at::nullopt, step).contiguous()};
+  return {images.slice(0, first, at::nullopt, step).contiguous(),
+          labels.slice(0, first, at::nullopt, step).contiguous()};
 }
 
 Dataset load_digits() {

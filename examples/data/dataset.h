@@ -1,9 +1,9 @@
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <cstdint>
 #include <string>
-
-#include <ATen/core/Tensor.h>
 
 namespace gradwire::examples {
 

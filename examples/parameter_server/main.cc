@@ -1,7 +1,8 @@
-// A parameter server and its trainers. Rank 0 is the server "ps": it owns the model's parameters, has every other
-// worker train them, and tests the result. The others serve its call and are done when it is.
+// A parameter server and its trainers. Rank 0 is the server "ps": it owns the model's parameters, has every
+// other worker train them, and tests the result. The others serve its call and are done when it is.
 //
-//   bazel run //tools:launch -- --standalone --nproc_per_node=3 bazel-bin/examples/parameter_server/parameter_server
+//   bazel run //tools:launch -- --standalone --nproc_per_node=3
+//   bazel-bin/examples/parameter_server/parameter_server
 
 #include <ATen/ATen.h>
 
@@ -55,8 +56,8 @@ double serve(int trainers) {
     options.data = directory;
     // Training takes as long as it takes: a trainer that dies ends the call all the same.
     running.push_back(rpc::rpc_async<&train>(
-        rpc::Destination(absl::StrCat("trainer", i)).with_timeout(absl::InfiniteDuration()), reference, parameters,
-        options));
+        rpc::Destination(absl::StrCat("trainer", i)).with_timeout(absl::InfiniteDuration()), reference,
+        parameters, options));
   }
   std::vector<WorkerReport> reports = collect(std::move(running)).wait();
   reports.insert(reports.begin(), report_of(*agent));
@@ -75,7 +76,9 @@ int main(int argc, char** argv) {
   using namespace gradwire;  // NOLINT
   try {
     const LaunchInfo info = LaunchInfo::from_env();
-    if (info.world_size < 2) throw Error(absl::InvalidArgumentError("a server needs at least one trainer: start two processes or more"));
+    if (info.world_size < 2)
+      throw Error(
+          absl::InvalidArgumentError("a server needs at least one trainer: start two processes or more"));
     const bool is_server = info.rank == 0;
     rpc::init_rpc(is_server ? "ps" : absl::StrCat("trainer", info.rank - 1));
     double held_out = 0;

@@ -1,14 +1,14 @@
 #pragma once
 
-#include <cstdint>
-
 #include <torch/nn/module.h>
 #include <torch/nn/modules/linear.h>
 
+#include <cstdint>
+
 namespace gradwire::examples {
 
-// The model whose parameters the server owns: two layers. Registered in network.cc, so any worker may make one
-// elsewhere, or use one through an RRef.
+// The model whose parameters the server owns: two layers. Registered in network.cc, so any worker may make
+// one elsewhere, or use one through an RRef.
 struct NetworkImpl : torch::nn::Module {
   NetworkImpl(int64_t features, int64_t hidden, int64_t classes);
 

@@ -17,8 +17,8 @@ namespace gradwire::examples {
 
 GRADWIRE_RPC(train)
 
-WorkerReport train(const rpc::RRef<NetworkImpl>& network, const std::vector<rpc::RRef<at::Tensor>>& parameters,
-                   const TrainOptions& options) {
+WorkerReport train(const rpc::RRef<NetworkImpl>& network,
+                   const std::vector<rpc::RRef<at::Tensor>>& parameters, const TrainOptions& options) {
   const std::shared_ptr<rpc::Agent> agent = rpc::Agent::current();
   const std::string name = agent->get_worker_info().name;
   const Samples samples = load_dataset(options.data).train.share(options.trainer, options.trainers);

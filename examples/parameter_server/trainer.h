@@ -1,11 +1,11 @@
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <cstdint>
 #include <string>
 #include <tuple>
 #include <vector>
-
-#include <ATen/core/Tensor.h>
 
 #include "examples/parameter_server/network.h"
 #include "examples/worker_report.h"
@@ -16,7 +16,7 @@ namespace gradwire::examples {
 
 // What the server tells a trainer. Travels as a tuple.
 struct TrainOptions {
-  int64_t trainer = 0;   // 0, 1, ...: takes every trainers-th sample from here on.
+  int64_t trainer = 0;  // 0, 1, ...: takes every trainers-th sample from here on.
   int64_t trainers = 1;
   int64_t epochs = 1;
   int64_t batch = 32;
@@ -24,10 +24,10 @@ struct TrainOptions {
   std::string data;  // A directory with MNIST's files; empty: the digits.
 };
 
-// Runs on a trainer: learns the network behind `network` from this trainer's share of the data, a Context for each
-// step, and prints a line for each epoch.
-WorkerReport train(const rpc::RRef<NetworkImpl>& network, const std::vector<rpc::RRef<at::Tensor>>& parameters,
-                   const TrainOptions& options);
+// Runs on a trainer: learns the network behind `network` from this trainer's share of the data, a Context for
+// each step, and prints a line for each epoch.
+WorkerReport train(const rpc::RRef<NetworkImpl>& network,
+                   const std::vector<rpc::RRef<at::Tensor>>& parameters, const TrainOptions& options);
 
 }  // namespace gradwire::examples
 
@@ -37,7 +37,8 @@ struct gradwire::rpc::Codec<gradwire::examples::TrainOptions> {
   using Tuple = std::tuple<int64_t, int64_t, int64_t, int64_t, double, std::string>;
   static std::string type_name() { return "gradwire::examples::TrainOptions"; }
   static absl::Status encode(const Options& o, Encoder& encoder, proto::Value& out) {
-    return encode_value<Tuple>(Tuple(o.trainer, o.trainers, o.epochs, o.batch, o.learning_rate, o.data), encoder, out);
+    return encode_value<Tuple>(Tuple(o.trainer, o.trainers, o.epochs, o.batch, o.learning_rate, o.data),
+                               encoder, out);
   }
   static absl::StatusOr<Options> decode(const proto::Value& in, Decoder& decoder) {
     GRADWIRE_ASSIGN_OR_RETURN(Tuple parts, decode_value<Tuple>(in, decoder));

@@ -1,7 +1,9 @@
-// A model split over two workers. Rank 0 holds the data and the loss; the first half of the model lives on "stage1",
-// the second on "stage2". Activations travel forward and gradients back; no worker ever holds the whole model.
+// A model split over two workers. Rank 0 holds the data and the loss; the first half of the model lives on
+// "stage1", the second on "stage2". Activations travel forward and gradients back; no worker ever holds the
+// whole model.
 //
-//   bazel run //tools:launch -- --standalone --nproc_per_node=3 bazel-bin/examples/remote_pipeline/remote_pipeline
+//   bazel run //tools:launch -- --standalone --nproc_per_node=3
+//   bazel-bin/examples/remote_pipeline/remote_pipeline
 
 #include <ATen/ATen.h>
 #include <torch/optim/adam.h>
@@ -41,7 +43,8 @@ double train() {
   rpc::RemoteModule<SecondStageImpl> second("stage2/cpu", hidden, data.classes);
 
   std::vector<rpc::RRef<at::Tensor>> parameters = first.remote_parameters();
-  for (rpc::RRef<at::Tensor>& parameter : second.remote_parameters()) parameters.push_back(std::move(parameter));
+  for (rpc::RRef<at::Tensor>& parameter : second.remote_parameters())
+    parameters.push_back(std::move(parameter));
   autograd::DistributedOptimizer<torch::optim::Adam> optimizer(
       parameters, torch::optim::AdamOptions(absl::GetFlag(FLAGS_learning_rate)));
 

@@ -16,6 +16,8 @@ SecondStageImpl::SecondStageImpl(int64_t hidden, int64_t classes)
     : middle(register_module("middle", torch::nn::Linear(hidden, hidden))),
       last(register_module("last", torch::nn::Linear(hidden, classes))) {}
 
-at::Tensor SecondStageImpl::forward(const at::Tensor& activations) { return last(middle(activations).relu()); }
+at::Tensor SecondStageImpl::forward(const at::Tensor& activations) {
+  return last(middle(activations).relu());
+}
 
 }  // namespace gradwire::examples

@@ -1,9 +1,9 @@
 #pragma once
 
-#include <cstdint>
-
 #include <torch/nn/module.h>
 #include <torch/nn/modules/linear.h>
+
+#include <cstdint>
 
 namespace gradwire::examples {
 

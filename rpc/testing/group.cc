@@ -21,7 +21,8 @@ std::vector<std::string> default_names(int world_size) {
 
 }  // namespace
 
-Group::Group(int world_size, RpcBackendOptions options) : Group(default_names(world_size), std::move(options)) {}
+Group::Group(int world_size, RpcBackendOptions options)
+    : Group(default_names(world_size), std::move(options)) {}
 
 Group::Group(std::vector<std::string> names, RpcBackendOptions options) : agents_(names.size()) {
   if (options.store == nullptr) options.store = std::make_shared<store::HashStore>();
@@ -30,7 +31,8 @@ Group::Group(std::vector<std::string> names, RpcBackendOptions options) : agents
   for (std::size_t rank = 0; rank < names.size(); ++rank) {
     threads.emplace_back([&, rank] {
       try {
-        agents_[rank] = Agent::start(names[rank], static_cast<int>(rank), static_cast<int>(names.size()), options);
+        agents_[rank] =
+            Agent::start(names[rank], static_cast<int>(rank), static_cast<int>(names.size()), options);
       } catch (const Error& error) {
         errors[rank] = error;
       }
@@ -81,7 +83,8 @@ void Group::expect_empty() const {
                       << " unconfirmed children";
         break;
       }
-      absl::SleepFor(absl::Milliseconds(1));  // The last messages are on their way; nothing announces their end.
+      absl::SleepFor(
+          absl::Milliseconds(1));  // The last messages are on their way; nothing announces their end.
     }
   }
 }

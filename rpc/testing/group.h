@@ -9,8 +9,8 @@
 
 namespace gradwire::rpc::testing {
 
-// Several agents in one process, "worker0" and up, over one HashStore. At its end they shut down together, gracefully,
-// and the test fails if one of them cannot, or holds anything but RRefs that the test still has.
+// Several agents in one process, "worker0" and up, over one HashStore. At its end they shut down together,
+// gracefully, and the test fails if one of them cannot, or holds anything but RRefs that the test still has.
 class Group {
  public:
   explicit Group(int world_size, RpcBackendOptions options = {});

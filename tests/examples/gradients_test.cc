@@ -12,8 +12,8 @@
 #include "rpc/remote_module.h"
 #include "rpc/testing/group.h"
 
-// One step of each example: the gradients that a distributed pass leaves with the owners of the parameters are, bit for
-// bit, those of the same model and batch in one process.
+// One step of each example: the gradients that a distributed pass leaves with the owners of the parameters
+// are, bit for bit, those of the same model and batch in one process.
 namespace gradwire::examples {
 namespace {
 
@@ -24,7 +24,8 @@ template <class M>
 std::vector<at::Tensor> gradients_of(const rpc::RRef<M>& module, int64_t context) {
   const autograd::Gradients gradients = autograd::get_gradients(context);
   std::vector<at::Tensor> found;
-  for (const at::Tensor& parameter : module.local_value().parameters()) found.push_back(gradients.at(parameter));
+  for (const at::Tensor& parameter : module.local_value().parameters())
+    found.push_back(gradients.at(parameter));
   return found;
 }
 GRADWIRE_RPC_AS("network_gradients", &gradients_of<NetworkImpl>)
@@ -78,7 +79,8 @@ TEST(RemotePipeline, GradientsOfOneStepEqualOneProcess) {
     first.load_state_dict(rpc::module_internal::read_state(local_first));
     second.load_state_dict(rpc::module_internal::read_state(local_second));
     autograd::Context context;
-    autograd::backward(context, {at::cross_entropy_loss(second.forward(first.forward(batch.images)), batch.labels)});
+    autograd::backward(context,
+                       {at::cross_entropy_loss(second.forward(first.forward(batch.images)), batch.labels)});
     expect_gradients(first, local_first, context);
     expect_gradients(second, local_second, context);
   }

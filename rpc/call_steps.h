@@ -1,0 +1,203 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+
+#include "base/future.h"
+#include "rpc/agent.h"
+#include "rpc/function_traits.h"
+#include "rpc/outgoing_call.h"
+#include "rpc/registration.h"
+#include "rpc/rref.h"
+
+// The steps that every kind of call is made of, for rpc/call.h: name the callee, add the arguments, send,
+// decode the answer.
+namespace gradwire::rpc::call_internal {
+
+// The promise of a call's result: decodes the answer as R, and sends Cancel when it is cancelled.
+template <class R>
+Future<R> start(const std::shared_ptr<Agent>& agent, OutgoingCall& call, uint64_t* id = nullptr) {
+  Promise<R> promise(agent->executor());
+  std::weak_ptr<Agent> weak = agent->weak_from_this();
+  const uint64_t call_id =
+      agent->send_call(call, [promise, weak](absl::StatusOr<IncomingPayload> in) mutable {
+        if (!in.ok()) {
+          promise.set_error(in.status());
+          return;
+        }
+        using V = ValueOf<R>;
+        if (in->payload.values_size() != 1) {
+          promise.set_error(absl::InvalidArgumentError("the answer does not hold one value"));
+          return;
+        }
+        absl::StatusOr<V> value = [&]() -> absl::StatusOr<V> {
+          try {
+            Decoder decoder = in->decoder();
+            return decode_value<V>(in->payload.values(0), decoder);
+          } catch (...) {
+            // A Codec of the user's threw.
+            return status_from_exception(std::current_exception());
+          }
+        }();
+        if (!value.ok()) {
+          promise.set_error(with_context(value.status(), "decoding the answer"));
+        } else if constexpr (std::is_void_v<R>) {
+          promise.set_value();
+        } else {
+          // The payload's own copy of a tensor must not outlive the value's.
+          *in = IncomingPayload();
+          promise.set_value(*std::move(value));
+          if constexpr (!std::is_trivially_destructible_v<V>) {
+            value = absl::CancelledError();
+            // Nobody waits: the value's destructor is the user's code, which may call, and does not belong on
+            // this thread.
+            if (promise.unobserved()) {
+              const std::shared_ptr<Executor> executor = promise.future().executor();
+              executor->post_or_run([weak, promise = std::move(promise)]() mutable {
+                std::shared_ptr<Agent> alive = weak.lock();
+                if (alive == nullptr) return;
+                AgentGuard guard(alive);
+                Promise<R> last = std::move(promise);
+              });
+            }
+          }
+        }
+      });
+  if (id != nullptr) *id = call_id;
+  promise.on_cancel([weak, call_id] {
+    if (std::shared_ptr<Agent> alive = weak.lock()) {
+      alive->cancel_call(call_id, absl::CancelledError("cancelled by the caller"));
+    }
+  });
+  return promise.future();
+}
+
+// Waits for a call whose tensors were borrowed from the caller, who gets them back in any case.
+template <class R>
+R wait_borrowed(const std::shared_ptr<Agent>& agent, OutgoingCall& call) {
+  call.borrow_tensors();
+  uint64_t id = 0;
+  Future<R> future = start<R>(agent, call, &id);
+  auto result = future.result();
+  if (!future_internal::status_of(result).ok()) agent->cancel_call(id, future_internal::status_of(result));
+  if constexpr (std::is_void_v<R>) {
+    throw_if_error(result);
+  } else {
+    return value_or_throw(std::move(result));
+  }
+}
+
+template <class Traits, class... A>
+void add_arguments(OutgoingCall& call, A&&... arguments) {
+  static_assert(sizeof...(A) == Traits::kArity, "the call has another number of arguments than the function");
+  [&]<std::size_t... I>(std::index_sequence<I...>, auto&& tuple) {
+    [[maybe_unused]] auto add = [&call]<class V>(std::type_identity<V>, auto&& argument) {
+      using Given = decltype(argument);
+      if constexpr (std::is_same_v<std::remove_cvref_t<Given>, V>) {
+        call.add_argument<V>(std::forward<Given>(argument));
+      } else {
+        // Converted as the call itself would convert it.
+        call.add_argument<V>(V(std::forward<Given>(argument)));
+      }
+    };
+    (add(std::type_identity<std::tuple_element_t<I, typename Traits::Values>>(),
+         std::get<I>(std::forward<decltype(tuple)>(tuple))),
+     ...);
+  }
+  (std::make_index_sequence<sizeof...(A)>(), std::forward_as_tuple(std::forward<A>(arguments)...));
+}
+
+template <auto F>
+const std::string& name_of() {
+  const Callee* callee = callee_of_function<F>;
+  return callee == nullptr ? cpp_function_name<F>() : callee->name;
+}
+
+// Sets the callee; an unregistered function shows in the call's status.
+template <auto F>
+void set_function(OutgoingCall& call) {
+  const Callee* callee = callee_of_function<F>;
+  if (callee == nullptr) {
+    call.set_status(absl::NotFoundError(
+        absl::StrCat("\"", cpp_function_name<F>(), "\" is not registered in this program: put GRADWIRE_RPC(",
+                     cpp_function_name<F>(), ") into its library and link that with alwayslink")));
+    return;
+  }
+  if constexpr (FunctionTraits<decltype(F)>::kIsMethod) {
+    call.request().set_method(callee->name);
+  } else {
+    call.request().set_function(callee->name);
+  }
+  call.request().set_signature(callee->signature_hash);
+}
+
+inline void set_target(OutgoingCall& call, const RRefHandle& handle) {
+  to_proto(handle.rref(), *call.request().mutable_target());
+}
+
+// A call on the object behind `target`, which lives until the answer is here.
+template <class R>
+Future<R> start_on(const std::shared_ptr<Agent>& agent, OutgoingCall& call,
+                   const std::shared_ptr<RRefHandle>& target) {
+  set_target(call, *target);
+  Future<R> future = start<R>(agent, call);
+  future.on_ready_inline([target](const auto&) {});
+  return future;
+}
+
+// As which type an argument of a callee whose parameter types are not known here travels.
+template <class A>
+using NaturalType =
+    std::conditional_t<std::is_convertible_v<A, const char*> && !std::is_arithmetic_v<std::decay_t<A>>,
+                       std::string, std::decay_t<A>>;
+
+// Whether the first of some arguments names a callee, as Op does.
+template <class...>
+inline constexpr bool kNamesCallee = false;
+template <class First, class... Rest>
+inline constexpr bool kNamesCallee<First, Rest...> = requires(const std::remove_cvref_t<First>& callee) {
+  callee_name(callee);
+};
+
+template <class T>
+void set_constructor(OutgoingCall& call) {
+  const Callee* callee = callee_of_class<T>;
+  if (callee == nullptr) {
+    call.set_status(absl::NotFoundError(absl::StrCat(
+        "\"", cpp_type_name<T>(), "\" is not registered in this program: put GRADWIRE_RPC_CLASS(",
+        cpp_type_name<T>(), ", ...) into its library and link that with alwayslink")));
+    return;
+  }
+  call.request().set_constructor(callee->name);
+}
+
+// The handle of a result that stays at the callee. `keep` lives until the answer is here.
+template <class T>
+RRef<T> start_remote(const std::shared_ptr<Agent>& agent, OutgoingCall& call, const Worker& owner,
+                     std::shared_ptr<RRefHandle> keep = nullptr) {
+  throw_if_error(call.status());
+  Promise<void> created(agent->executor());
+  RRefService::Remote remote =
+      value_or_throw(agent->rrefs().begin_remote(owner, value_type_name<T>(), created));
+  to_proto(remote.handle->rref(), *call.request().mutable_result_rref());
+  to_proto(remote.fork, *call.request().mutable_result_fork());
+  agent->send_call(call, [weak_agent = agent->weak_from_this(), remote, created,
+                          keep = std::move(keep)](absl::StatusOr<IncomingPayload> in) {
+    created.set_result(in.status());
+    if (std::shared_ptr<Agent> alive = weak_agent.lock()) alive->rrefs().end_remote(remote, in.status());
+  });
+  return RRef<T>(remote.handle);
+}
+
+template <class T, class C, class... A>
+RRef<T> remote_named(const std::shared_ptr<Agent>& agent, const Destination& to, const C& callee,
+                     A&&... arguments) {
+  OutgoingCall call(*agent, to, callee_name(callee));
+  prepare_call(call, callee, std::forward<A>(arguments)...);
+  return start_remote<T>(agent, call, call.to());
+}
+
+}  // namespace gradwire::rpc::call_internal
