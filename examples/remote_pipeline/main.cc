@@ -90,8 +90,11 @@ int main(int argc, char** argv) {
     rpc::shutdown();
     if (info.rank == 0) std::printf("held-out accuracy: %.3f\n", held_out);
     return 0;
-  } catch (const Error& error) {
+  } catch (...) {
+    // What libtorch threw, too; without its backtrace.
+    const Error error(status_from_exception(std::current_exception()));
     std::fprintf(stderr, "remote_pipeline: %s\n", error.what());
+    // The group is broken: nobody else will come to a graceful end.
     rpc::shutdown(/*graceful=*/false);
     return 1;
   }
