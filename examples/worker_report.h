@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "rpc/agent.h"
@@ -40,6 +41,6 @@ struct gradwire::rpc::Codec<gradwire::examples::WorkerReport> {
   }
   static absl::StatusOr<Report> decode(const proto::Value& in, Decoder& decoder) {
     GRADWIRE_ASSIGN_OR_RETURN(Tuple parts, decode_value<Tuple>(in, decoder));
-    return std::make_from_tuple<Report>(std::move(parts));
+    return std::apply([](auto&&... part) { return Report{std::move(part)...}; }, std::move(parts));
   }
 };

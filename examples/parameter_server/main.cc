@@ -24,10 +24,10 @@
 #include "rpc/rref.h"
 #include "tools/launch_info.h"
 
-ABSL_FLAG(int, epochs, 20, "how often each trainer goes through its share of the data");
+ABSL_FLAG(int, epochs, 30, "how often each trainer goes through its share of the data");
 ABSL_FLAG(int, batch, 32, "samples in a step");
 ABSL_FLAG(int, hidden, 128, "width of the hidden layer");
-ABSL_FLAG(double, learning_rate, 0.02, "of the optimizer, SGD with momentum 0.9");
+ABSL_FLAG(double, learning_rate, 0.05, "of the optimizer, SGD with momentum 0.9");
 ABSL_FLAG(std::string, data, "", "directory with MNIST's four IDX files; empty: the handwritten digits");
 ABSL_FLAG(int, seed, 1, "of the initial parameters");
 

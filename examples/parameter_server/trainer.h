@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "examples/parameter_server/network.h"
@@ -42,6 +43,6 @@ struct gradwire::rpc::Codec<gradwire::examples::TrainOptions> {
   }
   static absl::StatusOr<Options> decode(const proto::Value& in, Decoder& decoder) {
     GRADWIRE_ASSIGN_OR_RETURN(Tuple parts, decode_value<Tuple>(in, decoder));
-    return std::make_from_tuple<Options>(std::move(parts));
+    return std::apply([](auto&&... part) { return Options{std::move(part)...}; }, std::move(parts));
   }
 };

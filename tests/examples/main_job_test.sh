@@ -4,7 +4,7 @@ set -euo pipefail
 launch=$1
 parameter_server=$2
 
-output=$("$launch" --standalone --nproc_per_node=3 "$parameter_server" --epochs=20)
+output=$("$launch" --standalone --nproc_per_node=3 "$parameter_server")
 echo "$output" | tail -n 12
 last=$(echo "$output" | tail -n 1)
 [[ $last =~ ^held-out\ accuracy:\ (0\.[0-9]{3})$ ]] || { echo "FAIL: the last line is: $last"; exit 1; }
