@@ -185,7 +185,7 @@ RRef<T> start_remote(const std::shared_ptr<Agent>& agent, OutgoingCall& call, co
   to_proto(remote.handle->rref(), *call.request().mutable_result_rref());
   to_proto(remote.fork, *call.request().mutable_result_fork());
   agent->send_call(call, [weak_agent = agent->weak_from_this(), remote, created,
-                          keep = std::move(keep)](absl::StatusOr<IncomingPayload> in) {
+                          keep = std::move(keep)](const absl::StatusOr<IncomingPayload>& in) {
     created.set_result(in.status());
     if (std::shared_ptr<Agent> alive = weak_agent.lock()) alive->rrefs().end_remote(remote, in.status());
   });

@@ -12,10 +12,18 @@
 //
 //   at::Tensor scale(const at::Tensor& x, double by);
 //   GRADWIRE_RPC(scale)
-//   GRADWIRE_RPC_AS("scale_by_vector", static_cast<at::Tensor (*)(const at::Tensor&, const
-//   at::Tensor&)>(&scale)) GRADWIRE_RPC_CLASS(ParameterServer, int64_t)          // a constructor's parameter
-//   types GRADWIRE_RPC_SERIAL_CLASS(Counter)                    // one method at a time per object, in
-//   arrival order GRADWIRE_RPC_METHOD(ParameterServer, push)
+//
+//   // An overloaded function gets a name, and a cast that says which one is meant:
+//   double norm(const at::Tensor& x);
+//   double norm(const at::Tensor& x, double p);
+//   GRADWIRE_RPC_AS("norm_p", static_cast<double (*)(const at::Tensor&, double)>(&norm))
+//
+//   // A class, with the parameter types of the constructor to be used, and its methods:
+//   GRADWIRE_RPC_CLASS(ParameterServer, int64_t)
+//   GRADWIRE_RPC_METHOD(ParameterServer, push)
+//
+//   // One method at a time per object, in arrival order:
+//   GRADWIRE_RPC_SERIAL_CLASS(Counter)
 #define GRADWIRE_RPC(function) \
   GRADWIRE_RPC_REGISTER_((::gradwire::rpc::registration_internal::function_entry<&function>()))
 #define GRADWIRE_RPC_AS(name, function) \

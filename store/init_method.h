@@ -30,11 +30,12 @@ inline constexpr int kUnknownRank = -1;
 inline constexpr int kUnknownWorldSize = -1;
 
 // Finds the others by one of
-//   env://                       MASTER_ADDR, MASTER_PORT, RANK and WORLD_SIZE of the environment
-//   tcp://host:port              a TcpStore there, hosted by rank 0; without ranks by the first process on
-//   that host tcp://239.x.y.z:port, tcp://[ff1x::...]:port
-//                                multicast on the local network; the members choose who hosts
-//   file:///dir/name             a FileStore; the directory must exist
+//
+//   env://                  MASTER_ADDR, MASTER_PORT, RANK and WORLD_SIZE of the environment
+//   tcp://host:port         a TcpStore there, hosted by rank 0; without ranks by the first process on that host
+//   tcp://239.x.y.z:port    multicast on the local network, [ff1x::...]:port too; the members choose who hosts
+//   file:///dir/name        a FileStore; the directory must exist
+//
 // and returns when all `world_size` members are there. World size 0 is an open group: nobody is waited for.
 // Where the rank is unknown it is assigned, in order of arrival; a group should give all its ranks or none.
 // An argument wins over the environment and over "?rank=..&world_size=.." at the end of the method.
