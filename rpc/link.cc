@@ -8,11 +8,6 @@
 
 // How Peers treats what arrives on a link, and its end.
 namespace gradwire::rpc {
-namespace {
-
-constexpr uint32_t kProtocolVersion = 1;
-
-}  // namespace
 
 void Link::on_message(transport::Connection& connection, transport::Message message) {
   wait_until_opened();

@@ -13,6 +13,9 @@
 
 namespace gradwire::rpc {
 
+// What both sides of a connection must speak (proto/rpc.proto, Hello).
+inline constexpr uint32_t kProtocolVersion = 1;
+
 class Peers;
 class Link;
 

@@ -8,11 +8,6 @@
 #include "rpc/link.h"
 
 namespace gradwire::rpc {
-namespace {
-
-constexpr uint32_t kProtocolVersion = 1;
-
-}  // namespace
 
 Peers::Peers(std::vector<std::unique_ptr<transport::Transport>> transports, Sink& sink, TimerQueue& timers,
              absl::Duration connect_timeout)
