@@ -1,9 +1,29 @@
 #pragma once
 
+#include <atomic>
+#include <cstdint>
+
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
+#include "absl/time/time.h"
 
 namespace gradwire {
+
+// How long tasks of one kind have been taking; kept by the executor that runs them. Thread-safe.
+class TaskCost {
+ public:
+  uint32_t nanoseconds() const { return nanoseconds_.load(std::memory_order_relaxed); }
+  // A moving average in which one task that was interrupted does not count for much.
+  void record(int64_t nanoseconds) {
+    constexpr int64_t kMost = 400'000;
+    const int64_t old = nanoseconds_.load(std::memory_order_relaxed);
+    const int64_t bounded = nanoseconds < kMost ? nanoseconds : kMost;
+    nanoseconds_.store(static_cast<uint32_t>(old + (bounded - old) / 8), std::memory_order_relaxed);
+  }
+
+ private:
+  std::atomic<uint32_t> nanoseconds_{0};
+};
 
 // Runs tasks, each on a thread that has no user code below it. A task must not throw. Thread-safe.
 class Executor {
@@ -17,9 +37,13 @@ class Executor {
   bool post(Task& task);
   bool post(Task&& task) { return post(task); }
 
-  // The same, but the task starts from the clean ExecutionState.
-  virtual bool post_clean(Task& task) = 0;
-  bool post_clean(Task&& task) { return post_clean(task); }
+  // The same, but the task starts from the clean ExecutionState. `cost`, which lives for ever: of tasks of its kind.
+  virtual bool post_clean(Task& task, TaskCost* cost = nullptr) = 0;
+  bool post_clean(Task&& task, TaskCost* cost = nullptr) { return post_clean(task, cost); }
+
+  // For a thread that is about to sleep until `done`: does what the executor's tasks wait for meanwhile, for a while
+  // and not beyond `deadline`. Whether it is done.
+  virtual bool look_until(const std::atomic<bool>& done, absl::Time deadline) { return done.load(); }
 
   // Runs `task` later, or here and now if the executor has shut down: for what must run exactly once.
   void post_or_run(Task task);
@@ -29,9 +53,9 @@ class Executor {
 
  protected:
   friend class BlockingScope;
-  // The calling task is about to wait. ResourceExhausted when no thread would be left to run what it waits
-  // for.
-  virtual absl::Status begin_blocking() = 0;
+  // The calling task is about to wait; `looks`: and calls look_until first. ResourceExhausted when no thread would be
+  // left to run what it waits for.
+  virtual absl::Status begin_blocking(bool looks) = 0;
   virtual void end_blocking() = 0;
   static void set_current(Executor* executor);
 };
@@ -41,7 +65,8 @@ class Executor {
 // to tell.
 class BlockingScope {
  public:
-  BlockingScope();
+  // `looks_with`, which may be nullptr: the executor whose look_until the thread calls before it sleeps.
+  explicit BlockingScope(const Executor* looks_with = nullptr);
   ~BlockingScope();
   BlockingScope(const BlockingScope&) = delete;
   BlockingScope& operator=(const BlockingScope&) = delete;

@@ -19,7 +19,7 @@ int number() { return Number::get() == nullptr ? 0 : *Number::get(); }
 class FakeExecutor : public Executor {
  public:
   using Executor::post_clean;
-  bool post_clean(Task& task) override {
+  bool post_clean(Task& task, TaskCost*) override {
     if (closed) return false;
     tasks.push_back(std::move(task));
     return true;
@@ -37,7 +37,7 @@ class FakeExecutor : public Executor {
   std::vector<Task> tasks;
 
  protected:
-  absl::Status begin_blocking() override {
+  absl::Status begin_blocking(bool) override {
     if (!admission.ok()) return admission;
     ++begun;
     ++blocking;

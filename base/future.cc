@@ -52,16 +52,14 @@ void report_stray_exception(const char* where) {
   log(LogLevel::kError, where, " threw: ", status_from_exception(std::current_exception()).ToString());
 }
 
-bool StateBase::done() const {
-  MutexLock lock(mutex_);
-  return done_;
-}
-
 absl::Status StateBase::wait(absl::Duration timeout) {
   if (done()) return absl::OkStatus();
-  BlockingScope blocking;
+  BlockingScope blocking(executor_.get());
   if (!blocking.status().ok()) return blocking.status();
-  const absl::Time deadline = Clock::system().now() + timeout;
+  const absl::Time deadline =
+      timeout == absl::InfiniteDuration() ? absl::InfiniteFuture() : Clock::system().now() + timeout;
+  // What completes the future may be waiting to be looked for.
+  if (executor_ != nullptr && executor_->look_until(done_, deadline)) return absl::OkStatus();
   MutexLock lock(mutex_);
   while (!done_) {
     absl::Duration left = deadline - Clock::system().now();

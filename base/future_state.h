@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <optional>
 #include <type_traits>
@@ -55,7 +56,7 @@ class StateBase {
  public:
   explicit StateBase(std::shared_ptr<Executor> executor) : executor_(std::move(executor)) {}
 
-  bool done() const;
+  bool done() const { return done_.load(std::memory_order_acquire); }
   // OK once done; DeadlineExceeded; ResourceExhausted when this thread must not wait (see ThreadPool).
   absl::Status wait(absl::Duration timeout);
   void on_cancel(absl::AnyInvocable<void()> handler);
@@ -77,7 +78,7 @@ class StateBase {
   mutable Mutex mutex_;
   CondVar done_changed_;
   bool claimed_ ABSL_GUARDED_BY(mutex_) = false;
-  bool done_ ABSL_GUARDED_BY(mutex_) = false;
+  std::atomic<bool> done_{false};  // Set under mutex_.
   std::vector<Callback> callbacks_ ABSL_GUARDED_BY(mutex_);
   Callback cancel_handler_ ABSL_GUARDED_BY(mutex_);
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;

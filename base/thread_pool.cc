@@ -4,14 +4,17 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <iterator>
 #include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/clock.h"
 #include "base/execution_state.h"
 #include "base/log.h"
+#include "base/patience.h"
 
 namespace gradwire {
 namespace {
@@ -21,6 +24,17 @@ namespace {
 constexpr int kSpareThreads = 2;
 // After so many standstills in a row one task more may run although no thread sleeps: something may spin.
 constexpr int kPatience = 100;
+// A task that is expected to take longer is not run by the leader without another to lead.
+constexpr std::chrono::nanoseconds kShortTask = std::chrono::microseconds(50);
+// Tasks that the leader queues wake nobody while all of them together take less.
+constexpr std::chrono::nanoseconds kShortQueue = std::chrono::microseconds(250);
+// How long nobody need lead while a task runs that was expected to be short. Watching costs a thread a wake each time.
+constexpr absl::Duration kUnattended = absl::Milliseconds(1);
+// Looks that found a leader in its place before the watch ends.
+constexpr int kAttendedLooks = 50;
+
+// The pool whose poller the calling thread drives as the leader.
+thread_local const ThreadPool* leading_pool = nullptr;
 
 ThreadPool::Options checked(ThreadPool::Options options) {
   options.num_threads = std::max(1, options.num_threads);
@@ -46,31 +60,60 @@ bool sleeps(pid_t thread_id) {
 
 ThreadPool::ThreadPool(Options options) : options_(checked(std::move(options))) {
   supervisor_ = std::thread([this] { supervise(); });
+  if (options_.poller != nullptr) {
+    MutexLock lock(mutex_);
+    ensure_leader_locked();
+  }
 }
 
 ThreadPool::~ThreadPool() { shutdown(); }
 
-bool ThreadPool::post_clean(Task& task) {
+bool ThreadPool::post_clean(Task& task, TaskCost* cost) {
   MutexLock lock(mutex_);
   if (stopping_ && total_ == 0) return false;
-  queue_.push_back(std::move(task));
+  queue_.push_back({std::move(task), cost});
+  if (cost != nullptr) queued_nanoseconds_ += cost->nanoseconds();
+  update_startable_locked();
+  // The thread that leads comes here next, and runs short tasks one after the other faster than it wakes others.
+  if (leading_pool == this && queued_nanoseconds_ < kShortQueue.count()) return true;
   dispatch_locked();
   return true;
 }
 
 int ThreadPool::free_places_locked() const { return options_.num_threads + extra_ - (running_ - blocked_); }
 
+void ThreadPool::update_startable_locked() {
+  startable_.store(stopping_ || (!queue_.empty() && free_places_locked() > 0));
+}
+
 void ThreadPool::dispatch_locked() {
   const int wanted = std::min(static_cast<int>(queue_.size()), free_places_locked());
-  while (notified_ + starting_ < wanted) {
+  // A leader that is awake looks here within a microsecond.
+  const bool leader_awake = leading_ && !leader_asleep_.load();
+  bool leader_counts = leader_awake;
+  while (notified_ + starting_ + (leader_counts ? 1 : 0) < wanted) {
     if (idle_ > notified_) {
       ++notified_;
       work_available_.notify_one();
+    } else if (leading_ && !leader_counts) {
+      leader_counts = true;
+      options_.poller->wake();
     } else if (!start_worker_locked()) {
       break;
     }
   }
-  if (static_cast<int>(queue_.size()) > notified_ + starting_) wake_supervisor_locked();
+  if (static_cast<int>(queue_.size()) > notified_ + starting_ + (leader_awake ? 1 : 0)) wake_supervisor_locked();
+}
+
+void ThreadPool::ensure_leader_locked() {
+  if (options_.poller == nullptr || leading_ || leader_coming_ || stopping_) return;
+  if (idle_ > notified_) {
+    ++notified_;
+    work_available_.notify_one();
+  } else if (!start_worker_locked()) {
+    return;
+  }
+  leader_coming_ = true;
 }
 
 bool ThreadPool::start_worker_locked() {
@@ -97,11 +140,25 @@ void ThreadPool::wake_supervisor_locked() {
   if (supervisor_sleeps_) supervisor_wakes_.notify_one();
 }
 
-Executor::Task ThreadPool::next_task_locked() {
-  while (queue_.empty() || free_places_locked() <= 0) {
+ThreadPool::Queued ThreadPool::take_front_locked() {
+  Queued task = std::move(queue_.front());
+  queue_.pop_front();
+  if (task.cost != nullptr) queued_nanoseconds_ -= std::min<int64_t>(queued_nanoseconds_, task.cost->nanoseconds());
+  if (queue_.empty()) queued_nanoseconds_ = 0;
+  return task;
+}
+
+ThreadPool::Queued ThreadPool::next_task_locked() {
+  while (true) {
+    // Also between two tasks: what has come meanwhile is looked at.
+    if (options_.poller != nullptr && !leading_ && !stopping_) lead_locked();
+    if (!queue_.empty() && free_places_locked() > 0) return take_front_locked();
     if (queue_.empty()) {
-      if (stopping_ || idle_ >= options_.num_threads + kSpareThreads) return nullptr;
+      if (stopping_) return {};
+      if (options_.poller != nullptr && !leading_) continue;
+      if (idle_ >= options_.num_threads + kSpareThreads) return {};
     } else {
+      if (options_.poller != nullptr && !leading_ && !stopping_) continue;
       wake_supervisor_locked();
     }
     ++idle_;
@@ -109,9 +166,60 @@ Executor::Task ThreadPool::next_task_locked() {
     --notified_;
     --idle_;
   }
-  Task task = std::move(queue_.front());
-  queue_.pop_front();
-  return task;
+}
+
+void ThreadPool::lead_locked() {
+  leading_ = true;
+  leader_coming_ = false;
+  ++led_;
+  mutex_.unlock();
+  leading_pool = this;
+  while (drive()) {
+  }
+  leading_pool = nullptr;
+  mutex_.lock();
+  leading_ = false;
+  // Nobody leads until this thread is back: that is to be watched.
+  if (supervisor_sleeps_ && !queue_.empty()) supervisor_wakes_.notify_one();
+}
+
+bool ThreadPool::drive() {
+  Poller& poller = *options_.poller;
+  if (poller.try_enter()) {
+    Patience patience(options_.wait);
+    bool stay = true;
+    while (stay) {
+      const bool any = poller.poll();
+      if (startable_.load(std::memory_order_relaxed)) {
+        poller.pause();
+        return false;
+      }
+      // One that waits for something has more right to drive.
+      stay = any ? patience.renew() : !poller.wanted() && patience.rest();
+    }
+    poller.leave();
+  }
+  leader_asleep_.store(true);
+  if (!startable_.load()) poller.sleep();
+  leader_asleep_.store(false);
+  return !startable_.load();
+}
+
+void ThreadPool::run(Queued task) {
+  const uint32_t expected = task.cost == nullptr ? 0 : task.cost->nanoseconds();
+  if (expected > kShortTask.count()) {
+    MutexLock lock(mutex_);
+    ensure_leader_locked();
+  }
+  const auto started = task.cost == nullptr ? std::chrono::steady_clock::time_point()
+                                            : std::chrono::steady_clock::now();
+  ExecutionState().restore();
+  task.task();
+  task.task = nullptr;  // What the task owned is destroyed here, outside the lock and in the task's state.
+  ExecutionState().restore();
+  if (task.cost != nullptr) {
+    task.cost->record(std::chrono::nanoseconds(std::chrono::steady_clock::now() - started).count());
+  }
 }
 
 void ThreadPool::work(std::list<Worker>::iterator self) {
@@ -120,16 +228,17 @@ void ThreadPool::work(std::list<Worker>::iterator self) {
   mutex_.lock();
   self->thread_id = gettid();
   --starting_;
-  while (Task task = next_task_locked()) {
+  while (true) {
+    Queued task = next_task_locked();
+    if (!task.task) break;
     ++started_;
     ++running_;
+    update_startable_locked();
     mutex_.unlock();
-    ExecutionState().restore();
-    task();
-    task = nullptr;  // What the task owned is destroyed here, outside the lock and in the task's state.
-    ExecutionState().restore();
+    run(std::move(task));
     mutex_.lock();
     --running_;
+    update_startable_locked();
   }
   --total_;
   ended_.splice(ended_.end(), workers_, self);
@@ -137,6 +246,35 @@ void ThreadPool::work(std::list<Worker>::iterator self) {
   if (stopping_ && total_ == 0) supervisor_wakes_.notify_one();  // It may be waiting out a stall_limit.
   wake_supervisor_locked();
   mutex_.unlock();
+}
+
+bool ThreadPool::look_until(const std::atomic<bool>& done, absl::Time deadline) {
+  if (options_.poller == nullptr) return done.load();
+  Poller& poller = *options_.poller;
+  bool driving = false;
+  bool wanting = false;
+  Patience patience(options_.wait);
+  uint32_t looks = 0;
+  while (!done.load(std::memory_order_acquire)) {
+    if (!driving) driving = poller.try_enter();
+    if (!driving && !wanting) {
+      wanting = true;
+      poller.want(true);
+    }
+    if (driving && poller.poll()) {
+      patience.renew();
+      if (++looks % 64 == 0 && Clock::system().now() >= deadline) break;
+    } else if (!patience.rest()) {
+      break;
+    }
+  }
+  if (wanting) poller.want(false);
+  if (driving) poller.leave();
+  if (done.load(std::memory_order_acquire)) return true;
+  // It is others who must look from here on.
+  MutexLock lock(mutex_);
+  ensure_leader_locked();
+  return false;
 }
 
 void ThreadPool::supervise() {
@@ -147,15 +285,25 @@ void ThreadPool::supervise() {
       mutex_.unlock();
       reap();
       mutex_.lock();
+    } else if (queue_.empty() && watch_leader_locked()) {
+      supervisor_wakes_.wait_for(mutex_, kUnattended);
     } else if (queue_.empty()) {
       extra_ = 0;
       standstills_ = 0;
+      attended_looks_ = 0;
+      update_startable_locked();
       supervisor_sleeps_ = true;
       supervisor_wakes_.wait(mutex_);
       supervisor_sleeps_ = false;
     } else {
       const uint64_t started = started_;
-      supervisor_wakes_.wait_for(mutex_, options_.stall_limit);
+      const absl::Time until = Clock::system().now() + options_.stall_limit;
+      do {
+        supervisor_wakes_.wait_for(mutex_,
+                                   options_.poller == nullptr ? options_.stall_limit : kUnattended);
+        // What the leader queued for itself is for others when it does not come back.
+        if (watch_leader_locked() && !queue_.empty() && started == started_) dispatch_locked();
+      } while (!queue_.empty() && started == started_ && Clock::system().now() < until);
       if (queue_.empty() || started != started_) {
         standstills_ = 0;
       } else {
@@ -164,6 +312,18 @@ void ThreadPool::supervise() {
     }
   }
   mutex_.unlock();
+}
+
+bool ThreadPool::watch_leader_locked() {
+  if (options_.poller == nullptr || stopping_) return false;
+  if (leading_) {
+    led_before_ = led_;
+    return ++attended_looks_ < kAttendedLooks;
+  }
+  attended_looks_ = 0;
+  if (led_before_ == led_) ensure_leader_locked();
+  led_before_ = led_;
+  return true;
 }
 
 void ThreadPool::relieve_stall_locked() {
@@ -178,8 +338,9 @@ void ThreadPool::relieve_stall_locked() {
   if (started != started_ || queue_.empty()) return;
   ++standstills_;
   // Those that sleep, less those known to.
-  const int stuck = asleep - idle_ - blocked_;
+  const int stuck = asleep - idle_ - blocked_ - (leading_ ? 1 : 0);
   if (stuck > extra_ || standstills_ % kPatience == 0) ++extra_;
+  update_startable_locked();
   dispatch_locked();  // Also starts the thread that could not be started before.
   if (standstills_ == kPatience && total_ >= options_.max_threads) {
     log(LogLevel::kError, "all ", options_.max_threads, " threads of the pool \"", options_.name,
@@ -202,6 +363,8 @@ void ThreadPool::shutdown() {
   {
     MutexLock lock(mutex_);
     stopping_ = true;
+    update_startable_locked();
+    if (leading_) options_.poller->wake();
     wake_all_locked();
     supervisor_wakes_.notify_all();
   }
@@ -222,7 +385,7 @@ int ThreadPool::threads() const {
   return total_;
 }
 
-absl::Status ThreadPool::begin_blocking() {
+absl::Status ThreadPool::begin_blocking(bool looks) {
   MutexLock lock(mutex_);
   if (total_ - blocked_ == 1 && total_ >= options_.max_threads) {
     return absl::ResourceExhaustedError(absl::StrCat(
@@ -231,13 +394,16 @@ absl::Status ThreadPool::begin_blocking() {
         "return a Future from the handler instead of waiting in it"));
   }
   ++blocked_;
+  update_startable_locked();
   if (!queue_.empty()) dispatch_locked();
+  if (!looks) ensure_leader_locked();
   return absl::OkStatus();
 }
 
 void ThreadPool::end_blocking() {
   MutexLock lock(mutex_);
   --blocked_;
+  update_startable_locked();
 }
 
 }  // namespace gradwire

@@ -2,9 +2,11 @@
 
 #include <sys/types.h>
 
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <list>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -13,6 +15,7 @@
 #include "absl/time/time.h"
 #include "base/executor.h"
 #include "base/mutex.h"
+#include "base/poller.h"
 
 namespace gradwire {
 
@@ -24,6 +27,11 @@ namespace gradwire {
 // say, is noticed when nothing has started for `stall_limit` while tasks wait and its thread sleeps; then one
 // task more may run. Threads that compute are given longer, lest a long queue of long tasks start a thread
 // for each.
+//
+// With a `poller`, one thread that has no task leads: it drives the poller, and when that brings a task, runs it
+// itself, so that what is short wakes nobody. While it runs one nobody leads. Another thread takes the lead at once
+// when tasks of that kind have been taking long (TaskCost), when the task waits and has stopped driving the poller
+// itself, or else after kUnattended. A thread outside the pool that waits drives the poller too (look_until).
 //
 // There are at most `max_threads`; the last one that is not waiting may not wait: its wait fails with
 // ResourceExhausted. When tasks that block without saying so have used up all of them, an error is logged.
@@ -40,12 +48,15 @@ class ThreadPool : public Executor {
     int max_threads = 256;
     absl::Duration stall_limit = absl::Milliseconds(10);
     std::string name = "pool";
+    std::shared_ptr<Poller> poller;
+    WaitPolicy wait;
   };
   explicit ThreadPool(Options options);
   ~ThreadPool() override;
 
   using Executor::post_clean;
-  bool post_clean(Task& task) override;
+  bool post_clean(Task& task, TaskCost* cost = nullptr) override;
+  bool look_until(const std::atomic<bool>& done, absl::Time deadline) override;
   // Idempotent; every caller returns when all threads are joined.
   void shutdown();
 
@@ -54,7 +65,7 @@ class ThreadPool : public Executor {
   int threads() const;
 
  protected:
-  absl::Status begin_blocking() override;
+  absl::Status begin_blocking(bool looks) override;
   void end_blocking() override;
 
  private:
@@ -62,10 +73,24 @@ class ThreadPool : public Executor {
     std::thread thread;
     pid_t thread_id = 0;  // 0 until it runs. Guarded by mutex_.
   };
+  struct Queued {
+    Task task;
+    TaskCost* cost = nullptr;
+  };
 
   void work(std::list<Worker>::iterator self);
+  void run(Queued task);
   // Waits for a task that may start and takes it; none when the thread is to end.
-  Task next_task_locked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Queued next_task_locked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Queued take_front_locked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Drives the poller until a task may start. The lock is given up meanwhile.
+  void lead_locked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // One turn of that; false when it was the thread's business to sleep.
+  bool drive();
+  // Sees to it that some thread leads, or is about to.
+  void ensure_leader_locked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // After every change of the queue or the free places.
+  void update_startable_locked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   int free_places_locked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Sees to it that as many threads are on their way to the queue as there are tasks that may start.
   void dispatch_locked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -74,6 +99,8 @@ class ThreadPool : public Executor {
   void wake_supervisor_locked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   void supervise();
+  // Sends a leader where one has been away for too long. False when there is none to watch.
+  bool watch_leader_locked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Nothing started for `stall_limit`: lets one task more run if that may help. The lock is given up in
   // between.
   void relieve_stall_locked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -85,7 +112,9 @@ class ThreadPool : public Executor {
   mutable Mutex mutex_;
   CondVar work_available_;
   CondVar supervisor_wakes_;
-  std::deque<Task> queue_ ABSL_GUARDED_BY(mutex_);
+  std::deque<Queued> queue_ ABSL_GUARDED_BY(mutex_);
+  // What the tasks in queue_ are expected to take.
+  int64_t queued_nanoseconds_ ABSL_GUARDED_BY(mutex_) = 0;
   std::list<Worker> workers_ ABSL_GUARDED_BY(mutex_);
   std::list<Worker> ended_ ABSL_GUARDED_BY(mutex_);
   int total_ ABSL_GUARDED_BY(mutex_) = 0;
@@ -103,8 +132,21 @@ class ThreadPool : public Executor {
   uint64_t started_ ABSL_GUARDED_BY(mutex_) = 0;
   // Looks of the supervisor in a row that found a standstill.
   int standstills_ ABSL_GUARDED_BY(mutex_) = 0;
+  // A thread leads. A thread is on its way to lead.
+  bool leading_ ABSL_GUARDED_BY(mutex_) = false;
+  bool leader_coming_ ABSL_GUARDED_BY(mutex_) = false;
+  // Goes up whenever a thread begins to lead, and what it was when the supervisor looked last.
+  uint64_t led_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t led_before_ ABSL_GUARDED_BY(mutex_) = 0;
+  // Looks of the supervisor in a row that found somebody leading.
+  int attended_looks_ ABSL_GUARDED_BY(mutex_) = 0;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   bool supervisor_sleeps_ ABSL_GUARDED_BY(mutex_) = false;
+
+  // A task is queued and may start, or the pool stops. Orders post_clean() and the leader's falling asleep, with
+  // leader_asleep_.
+  std::atomic<bool> startable_{false};
+  std::atomic<bool> leader_asleep_{false};
 
   std::once_flag joined_;
   std::thread supervisor_;

@@ -37,11 +37,14 @@ absl::Status AgentImpl::start(const std::string& name, int rank, int size) {
   threads.name = name;
   if (options.num_worker_threads < 1)
     return absl::InvalidArgumentError("num_worker_threads must be at least 1");
+  GRADWIRE_ASSIGN_OR_RETURN(loop, transport::EventLoop::create());
+  threads.poller = loop;
+  threads.wait = options.wait;
   executor = std::make_shared<ThreadPool>(threads);
   timers = std::make_unique<TimerQueue>();
   std::vector<std::unique_ptr<transport::Transport>> transports;
-  transports.push_back(transport::make_loopback_transport());
-  transports.push_back(transport::make_tcp_transport({.limits = options.limits}));
+  transports.push_back(transport::make_loopback_transport({}, loop));
+  transports.push_back(transport::make_tcp_transport({.limits = options.limits}, loop));
   peers = std::make_unique<Peers>(std::move(transports), *this, *timers, options.connect_timeout);
   rrefs = std::make_shared<RRefService>(agent);
   server = std::make_unique<Server>(agent, *peers, *rrefs, executor);

@@ -14,6 +14,7 @@
 #include "rpc/pending_calls.h"
 #include "rpc/rref/service.h"
 #include "rpc/server.h"
+#include "transport/event_loop.h"
 
 namespace gradwire::rpc {
 
@@ -52,6 +53,8 @@ class AgentImpl : public Peers::Sink {
   const RpcBackendOptions options;
   Worker self;
 
+  // Driven by the executor's threads, and those that wait.
+  std::shared_ptr<transport::EventLoop> loop;
   std::shared_ptr<ThreadPool> executor;
   std::unique_ptr<TimerQueue> timers;
   std::unique_ptr<Peers> peers;

@@ -209,6 +209,8 @@ void AgentImpl::stop_everything(const absl::Status& reason, absl::Duration flush
   // Handlers that run now find every call refused and every wait ended, so the pool drains.
   executor->shutdown();
   timers->shutdown();
+  loop->post([loop = loop.get()] { loop->end_in_loop(); });
+  loop->run_until([this] { return loop->ended(); });
 }
 
 }  // namespace gradwire::rpc

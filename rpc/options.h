@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "base/poller.h"
 #include "security/limits.h"
 #include "store/store.h"
 
@@ -29,6 +30,8 @@ struct RpcBackendOptions {
   absl::Duration join_timeout = absl::Seconds(300);
   // How long a connection may take to be established.
   absl::Duration connect_timeout = absl::Seconds(10);
+  // How long threads look for what arrives before they sleep.
+  WaitPolicy wait;
   // What is accepted from other processes.
   Limits limits;
 };

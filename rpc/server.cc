@@ -17,7 +17,7 @@ namespace {
 
 // How long a running ordered call keeps the next from starting: it has started for certain by then, and may
 // be waiting for the next one in a way that nobody sees.
-constexpr absl::Duration kStartTime = absl::Milliseconds(20);
+constexpr absl::Duration kStartTime = absl::Milliseconds(200);
 
 absl::Time deadline_of(const proto::Request& request) {
   return request.timeout_us() <= 0 ? absl::InfiniteFuture()

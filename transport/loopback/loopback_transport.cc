@@ -1,10 +1,8 @@
 #include "transport/loopback/loopback_transport.h"
 
+#include <atomic>
 #include <cstring>
-#include <deque>
-#include <functional>
 #include <optional>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -14,79 +12,29 @@
 #include "base/error.h"
 #include "base/mutex.h"
 #include "base/random_id.h"
+#include "transport/loop_thread.h"
 
 namespace gradwire::transport {
 namespace {
 
-// Runs tasks one after the other on a thread of its own.
-class DeliveryThread {
- public:
-  using Task = std::function<void()>;
-
-  // False, without running it ever, after stop().
-  bool post(Task task) {
-    MutexLock lock(mutex_);
-    if (stopped_) return false;
-    if (!std::exchange(started_, true)) thread_ = std::thread([this] { run(); });
-    tasks_.push_back(std::move(task));
-    changed_.notify_one();
-    return true;
-  }
-
-  // Runs what is posted, and what that posts, and ends the thread.
-  void stop() {
-    std::thread thread;
-    {
-      MutexLock lock(mutex_);
-      ending_ = true;
-      if (!started_) stopped_ = true;
-      thread = std::move(thread_);
-      changed_.notify_one();
-    }
-    if (thread.joinable()) thread.join();
-  }
-
- private:
-  void run() {
-    while (true) {
-      Task task;
-      {
-        MutexLock lock(mutex_);
-        while (tasks_.empty() && !ending_) changed_.wait(mutex_);
-        if (tasks_.empty()) {
-          stopped_ = true;
-          return;
-        }
-        task = std::move(tasks_.front());
-        tasks_.pop_front();
-      }
-      task();
-    }
-  }
-
-  Mutex mutex_;
-  CondVar changed_;
-  std::deque<Task> tasks_ ABSL_GUARDED_BY(mutex_);
-  bool started_ ABSL_GUARDED_BY(mutex_) = false;
-  bool ending_ ABSL_GUARDED_BY(mutex_) = false;
-  bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
-  std::thread thread_ ABSL_GUARDED_BY(mutex_);
-};
-
 class LoopbackConnection;
 
 struct LoopbackContext {
-  explicit LoopbackContext(BufferPoolOptions options) : pool(options) {}
+  LoopbackContext(BufferPoolOptions options, std::shared_ptr<EventLoop> given)
+      : pool(options), loop(std::move(given)) {}
 
   BufferPool pool;
-  DeliveryThread delivery;
 
   Mutex mutex;
   std::string address ABSL_GUARDED_BY(mutex);
   Transport::AcceptHandler on_accept ABSL_GUARDED_BY(mutex);
   bool shut_down ABSL_GUARDED_BY(mutex) = false;
+  // Set before the first connection.
+  std::shared_ptr<EventLoop> loop;
+  // The transport has shut down and every connection is gone.
+  std::atomic<bool> ended{false};
 
-  // Used by the delivery thread alone: every connection whose on_closed has not come.
+  // Used by the loop's driver alone: every connection whose on_closed has not come.
   absl::flat_hash_set<std::shared_ptr<LoopbackConnection>> connections;
 };
 
@@ -112,7 +60,7 @@ class LoopbackConnection : public Connection, public std::enable_shared_from_thi
       return absl::UnavailableError(
           absl::StrCat("connection with ", peer_address_, " is closed: ", close_reason_->message()));
     }
-    context_->delivery.post([self = shared_from_this(), shared] { self->deliver_to_peer(*shared); });
+    context_->loop->post([self = shared_from_this(), shared] { self->deliver_to_peer(*shared); });
     return ++last_ticket_;
   }
 
@@ -124,12 +72,12 @@ class LoopbackConnection : public Connection, public std::enable_shared_from_thi
     close_reason_ = reason;
     discard_after_ = flush > absl::ZeroDuration() ? Clock::system().now() + flush : absl::InfinitePast();
     // Comes after what is queued.
-    context_->delivery.post([self = shared_from_this(), reason] { self->close_pair(reason); });
+    context_->loop->post([self = shared_from_this(), reason] { self->close_pair(reason); });
   }
 
   std::string peer_address() const override { return peer_address_; }
 
-  // The following run on the delivery thread.
+  // The following run in the loop.
 
   void open(std::shared_ptr<ConnectionListener> listener, std::shared_ptr<LoopbackConnection> peer) {
     listener_ = std::move(listener);
@@ -194,7 +142,7 @@ class LoopbackConnection : public Connection, public std::enable_shared_from_thi
   const std::shared_ptr<LoopbackContext> context_;
   const std::string peer_address_;
 
-  // Used by the delivery thread alone.
+  // Used by the loop's driver alone.
   std::shared_ptr<ConnectionListener> listener_;
   std::shared_ptr<LoopbackConnection> peer_;
 
@@ -207,7 +155,8 @@ class LoopbackConnection : public Connection, public std::enable_shared_from_thi
 
 class LoopbackTransport : public Transport {
  public:
-  explicit LoopbackTransport(BufferPoolOptions pool) : context_(std::make_shared<LoopbackContext>(pool)) {}
+  LoopbackTransport(BufferPoolOptions pool, std::shared_ptr<EventLoop> loop)
+      : context_(std::make_shared<LoopbackContext>(pool, std::move(loop))) {}
   ~LoopbackTransport() override { shutdown(); }
 
   std::string name() const override { return "loopback"; }
@@ -228,27 +177,17 @@ class LoopbackTransport : public Transport {
     if (address.rfind(kPrefix, 0) != 0 || address.size() == sizeof(kPrefix) - 1) {
       return absl::InvalidArgumentError(absl::StrCat("\"", address, "\" is no loopback address"));
     }
+    MutexLock lock(context_->mutex);
+    if (context_->shut_down) return absl::UnavailableError("the loopback transport has shut down");
+    if (context_->loop == nullptr) {
+      GRADWIRE_ASSIGN_OR_RETURN(context_->loop, EventLoop::create());
+      GRADWIRE_RETURN_IF_ERROR(own_thread_.start(context_->loop, WaitPolicy()));
+      owns_loop_ = true;
+    }
     auto connection = std::make_shared<LoopbackConnection>(context_, address);
-    bool posted = context_->delivery.post([context = context_, connection, listener, address] {
-      AcceptHandler on_accept;
-      {
-        MutexLock lock(context->mutex);
-        if (context->address == address && !context->shut_down) on_accept = context->on_accept;
-      }
-      if (on_accept == nullptr) {
-        connection->fail_to_open(listener, absl::UnavailableError(absl::StrCat("cannot connect to ", address,
-                                                                               ": nobody listens there")));
-        return;
-      }
-      auto accepted = std::make_shared<LoopbackConnection>(context, address);
-      connection->open(listener, accepted);
-      accepted->open(nullptr, connection);
-      std::shared_ptr<ConnectionListener> accepted_listener = on_accept(accepted);
-      bool refused = accepted_listener == nullptr;
-      accepted->open(std::move(accepted_listener), connection);
-      if (refused) accepted->close(absl::PermissionDeniedError("refused"), absl::ZeroDuration());
+    context_->loop->post([context = context_, connection, listener, address] {
+      open_in_loop(context, connection, listener, address);
     });
-    if (!posted) return absl::UnavailableError("the loopback transport has shut down");
     return connection;
   }
 
@@ -257,32 +196,66 @@ class LoopbackTransport : public Transport {
     {
       MutexLock lock(context_->mutex);
       first = !std::exchange(context_->shut_down, true);
+      if (context_->loop == nullptr) return;
     }
     if (first) {
-      context_->delivery.post([context = context_] {
+      context_->loop->post([context = context_] {
         auto connections = context->connections;
         for (const auto& connection : connections) connection->shut_down();
         AcceptHandler on_accept;
-        MutexLock lock(context->mutex);
-        on_accept.swap(context->on_accept);
+        {
+          MutexLock lock(context->mutex);
+          on_accept.swap(context->on_accept);
+        }
+        // Behind what is posted already.
+        context->loop->post([context] { context->ended = true; });
       });
     }
     MutexLock lock(joining_);
-    context_->delivery.stop();
+    context_->loop->run_until([this] { return context_->ended.load(); });
+    if (owns_loop_) {
+      context_->loop->post([loop = context_->loop.get()] { loop->end_in_loop(); });
+      own_thread_.join();
+    }
   }
 
  private:
   static constexpr char kPrefix[] = "loopback:";
 
+  static void open_in_loop(const std::shared_ptr<LoopbackContext>& context,
+                           const std::shared_ptr<LoopbackConnection>& connection,
+                           const std::shared_ptr<ConnectionListener>& listener, const std::string& address) {
+    AcceptHandler on_accept;
+    {
+      MutexLock lock(context->mutex);
+      if (context->address == address && !context->shut_down) on_accept = context->on_accept;
+    }
+    if (on_accept == nullptr) {
+      connection->fail_to_open(listener, absl::UnavailableError(absl::StrCat("cannot connect to ", address,
+                                                                             ": nobody listens there")));
+      return;
+    }
+    auto accepted = std::make_shared<LoopbackConnection>(context, address);
+    connection->open(listener, accepted);
+    accepted->open(nullptr, connection);
+    std::shared_ptr<ConnectionListener> accepted_listener = on_accept(accepted);
+    const bool refused = accepted_listener == nullptr;
+    accepted->open(std::move(accepted_listener), connection);
+    if (refused) accepted->close(absl::PermissionDeniedError("refused"), absl::ZeroDuration());
+  }
+
   const std::shared_ptr<LoopbackContext> context_;
+  // When nobody else drives the loop; started with the context's mutex held.
+  LoopThread own_thread_;
+  bool owns_loop_ = false;
   // Held while the thread is joined, so that a second shutdown() returns no sooner than the first.
   Mutex joining_;
 };
 
 }  // namespace
 
-std::unique_ptr<Transport> make_loopback_transport(BufferPoolOptions pool) {
-  return std::make_unique<LoopbackTransport>(pool);
+std::unique_ptr<Transport> make_loopback_transport(BufferPoolOptions pool, std::shared_ptr<EventLoop> loop) {
+  return std::make_unique<LoopbackTransport>(pool, std::move(loop));
 }
 
 }  // namespace gradwire::transport

@@ -51,7 +51,7 @@ absl::StatusOr<ListeningSocket> listening_socket(const std::string& host, int po
 
 void Acceptor::start_in_loop() {
   if (!socket_.valid()) return;
-  absl::StatusOr<uint64_t> id = context_->reactor.add_in_loop(socket_.get(), shared_from_this());
+  absl::StatusOr<uint64_t> id = context_->loop->add_in_loop(socket_.get(), shared_from_this());
   if (!id.ok()) {
     log(LogLevel::kError, "no connections will be accepted: ", id.status().ToString());
     return;
@@ -60,8 +60,8 @@ void Acceptor::start_in_loop() {
 }
 
 void Acceptor::stop_in_loop() {
-  context_->reactor.cancel_in_loop(retry_timer_);
-  if (handler_id_ != 0) context_->reactor.remove_in_loop(socket_.get(), handler_id_);
+  context_->loop->cancel_in_loop(retry_timer_);
+  if (handler_id_ != 0) context_->loop->remove_in_loop(socket_.get(), handler_id_);
   socket_.reset();
   on_accept_ = nullptr;
 }
@@ -85,8 +85,8 @@ void Acceptor::accept_in_loop() {
         log(LogLevel::kWarning, "cannot accept connections for now: ", std::strerror(errno));
         out_of_descriptors_ = true;
       }
-      context_->reactor.cancel_in_loop(retry_timer_);
-      retry_timer_ = context_->reactor.schedule_in_loop(
+      context_->loop->cancel_in_loop(retry_timer_);
+      retry_timer_ = context_->loop->schedule_in_loop(
           Clock::system().now() + kRetryAccept, [self = shared_from_this()] { self->accept_in_loop(); });
       return;
     }

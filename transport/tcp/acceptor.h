@@ -5,8 +5,8 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "transport/tcp/descriptor.h"
-#include "transport/tcp/reactor.h"
+#include "transport/descriptor.h"
+#include "transport/event_loop.h"
 #include "transport/tcp/tcp_context.h"
 #include "transport/transport.h"
 
@@ -20,7 +20,7 @@ struct ListeningSocket {
 // A socket that listens. Unavailable with the address and the cause, such as a port that is in use.
 absl::StatusOr<ListeningSocket> listening_socket(const std::string& host, int port);
 
-// Takes in the connections of a listening socket. Runs on the reactor's thread alone.
+// Takes in the connections of a listening socket. Runs on the loop's driver alone.
 class Acceptor : public EventHandler, public std::enable_shared_from_this<Acceptor> {
  public:
   Acceptor(std::shared_ptr<TcpContext> context, Descriptor socket, Transport::AcceptHandler on_accept)

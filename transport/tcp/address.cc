@@ -19,7 +19,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "base/error.h"
-#include "transport/tcp/descriptor.h"
+#include "transport/descriptor.h"
 
 namespace gradwire::transport {
 namespace {

@@ -13,7 +13,7 @@
 #include "transport/process_counts.h"
 #include "transport/recording_listener.h"
 #include "transport/tcp/address.h"
-#include "transport/tcp/descriptor.h"
+#include "transport/descriptor.h"
 #include "transport/tcp/frame.h"
 #include "transport/tcp/tcp_transport.h"
 

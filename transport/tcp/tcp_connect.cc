@@ -78,13 +78,13 @@ void TcpConnection::try_next_candidate_in_loop() {
     candidate_failed_in_loop(std::strerror(errno));
     return;
   }
-  absl::StatusOr<uint64_t> id = context_->reactor.add_in_loop(socket_.get(), shared_from_this());
+  absl::StatusOr<uint64_t> id = context_->loop->add_in_loop(socket_.get(), shared_from_this());
   if (!id.ok()) {
     candidate_failed_in_loop(std::string(id.status().message()));
     return;
   }
   handler_id_ = *id;
-  candidate_timer_ = context_->reactor.schedule_in_loop(
+  candidate_timer_ = context_->loop->schedule_in_loop(
       until, [self = shared_from_this()] { self->candidate_failed_in_loop("no answer in time"); });
 }
 
@@ -103,14 +103,14 @@ void TcpConnection::finish_candidate_in_loop() {
 void TcpConnection::candidate_failed_in_loop(std::string cause) {
   if (connected_) return;
   last_connect_error_ = std::move(cause);
-  context_->reactor.cancel_in_loop(candidate_timer_);
-  if (handler_id_ != 0) context_->reactor.remove_in_loop(socket_.get(), std::exchange(handler_id_, 0));
+  context_->loop->cancel_in_loop(candidate_timer_);
+  if (handler_id_ != 0) context_->loop->remove_in_loop(socket_.get(), std::exchange(handler_id_, 0));
   socket_.reset();
   try_next_candidate_in_loop();
 }
 
 void TcpConnection::established_in_loop() {
-  context_->reactor.cancel_in_loop(candidate_timer_);
+  context_->loop->cancel_in_loop(candidate_timer_);
   set_connection_options(socket_.get(), context_->options);
   connected_ = true;
   bool drained;

@@ -39,7 +39,7 @@ void TcpConnection::close(absl::Status reason, absl::Duration flush) {
   }
   close_called_.store(true, std::memory_order_relaxed);
   absl::Time deadline = flush > absl::ZeroDuration() ? Clock::system().now() + flush : absl::InfinitePast();
-  context_->reactor.post([self = shared_from_this(), deadline] { self->begin_close_in_loop(deadline); });
+  context_->loop->post([self = shared_from_this(), deadline] { self->begin_close_in_loop(deadline); });
 }
 
 void TcpConnection::adopt_in_loop(Descriptor socket) {
@@ -53,7 +53,7 @@ void TcpConnection::adopt_in_loop(Descriptor socket) {
 
 void TcpConnection::listen_in_loop(std::shared_ptr<ConnectionListener> listener) {
   listener_ = std::move(listener);
-  absl::StatusOr<uint64_t> id = context_->reactor.add_in_loop(socket_.get(), shared_from_this());
+  absl::StatusOr<uint64_t> id = context_->loop->add_in_loop(socket_.get(), shared_from_this());
   if (!id.ok()) {
     finish_in_loop(id.status());
     return;
@@ -100,7 +100,7 @@ void TcpConnection::read_in_loop(bool until_end) {
     for (int i = 0; i < count; ++i) room += places[i].iov_len;
     // What follows the piece that is due comes along into scratch memory, so that small pieces cost no call
     // each.
-    absl::Span<char> scratch = context_->reactor.scratch_in_loop();
+    absl::Span<char> scratch = context_->loop->scratch_in_loop();
     places[count] = {scratch.data(), scratch.size()};
     ssize_t result = ::readv(socket_.get(), places, count + 1);
     if (result == 0) {
@@ -121,7 +121,7 @@ void TcpConnection::read_in_loop(bool until_end) {
     if (bytes < room + scratch.size() && !until_end) return;
   }
   // Others have their turn; the edge that was told will not be told again.
-  context_->reactor.post([self = shared_from_this(), until_end] { self->read_in_loop(until_end); });
+  context_->loop->post([self = shared_from_this(), until_end] { self->read_in_loop(until_end); });
 }
 
 bool TcpConnection::accept_bytes_in_loop(std::size_t in_places, absl::Span<const char> beyond) {
@@ -156,7 +156,7 @@ void TcpConnection::begin_close_in_loop(absl::Time deadline) {
     finish_in_loop(std::move(reason));
     return;
   }
-  close_timer_ = context_->reactor.schedule_in_loop(
+  close_timer_ = context_->loop->schedule_in_loop(
       deadline, [self = shared_from_this(), reason] { self->finish_in_loop(reason); });
   if (drained) queue_drained_in_loop();
 }
@@ -187,10 +187,10 @@ void TcpConnection::finish_in_loop(absl::Status reason) {
     unsent = queue_.clear();
   }
   std::shared_ptr<TcpConnection> self = shared_from_this();
-  Reactor& reactor = context_->reactor;
-  reactor.cancel_in_loop(candidate_timer_);
-  reactor.cancel_in_loop(close_timer_);
-  if (handler_id_ != 0) reactor.remove_in_loop(socket_.get(), handler_id_);
+  EventLoop& loop = *context_->loop;
+  loop.cancel_in_loop(candidate_timer_);
+  loop.cancel_in_loop(close_timer_);
+  if (handler_id_ != 0) loop.remove_in_loop(socket_.get(), handler_id_);
   socket_.reset();
   parser_.take();
   unsent.clear();

@@ -10,9 +10,9 @@
 #include "base/mutex.h"
 #include "transport/connection.h"
 #include "transport/tcp/address.h"
-#include "transport/tcp/descriptor.h"
+#include "transport/descriptor.h"
 #include "transport/tcp/frame.h"
-#include "transport/tcp/reactor.h"
+#include "transport/event_loop.h"
 #include "transport/tcp/send_queue.h"
 #include "transport/tcp/tcp_context.h"
 
@@ -24,7 +24,7 @@ namespace gradwire::transport {
 // on_closed: it lasts until the queue has been written and the other end has read it, or the flush time is
 // over. Any state may go to kClosed directly.
 //
-// Reading, timers and callbacks happen on the reactor's thread alone. Writing happens on whichever thread has
+// Reading, timers and callbacks happen on the loop's driver alone. Writing happens on whichever thread has
 // something to write, one at a time, outside the lock: it takes the pieces from the queue, writes, and then
 // tells the queue. A capture or a close that finds a write under way waits for that one system call, which
 // does not block.
@@ -86,7 +86,7 @@ class TcpConnection : public Connection,
   const std::shared_ptr<TcpContext> context_;
   const std::string peer_address_;
 
-  // Those below belong to the reactor's thread.
+  // Those below belong to the loop's driver.
   std::shared_ptr<ConnectionListener> listener_;
   Descriptor socket_;
   uint64_t handler_id_ = 0;

@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/mutex.h"
+#include "transport/loop_thread.h"
 #include "transport/tcp/acceptor.h"
 #include "transport/tcp/address.h"
 #include "transport/tcp/tcp_connection.h"
@@ -22,7 +23,8 @@ namespace {
 
 class TcpTransport : public Transport {
  public:
-  explicit TcpTransport(TcpOptions options) : context_(std::make_shared<TcpContext>(std::move(options))) {}
+  TcpTransport(TcpOptions options, std::shared_ptr<EventLoop> loop)
+      : context_(std::make_shared<TcpContext>(std::move(options), std::move(loop))) {}
   ~TcpTransport() override { shutdown(); }
 
   std::string name() const override { return "tcp"; }
@@ -40,7 +42,7 @@ class TcpTransport : public Transport {
       acceptor = std::make_shared<Acceptor>(context_, std::move(socket.descriptor), std::move(on_accept));
       acceptor_ = acceptor;
     }
-    context_->reactor.post([acceptor] { acceptor->start_in_loop(); });
+    context_->loop->post([acceptor] { acceptor->start_in_loop(); });
     return address;
   }
 
@@ -54,7 +56,7 @@ class TcpTransport : public Transport {
       GRADWIRE_RETURN_IF_ERROR(start_locked());
     }
     auto connection = std::make_shared<TcpConnection>(context_, address);
-    bool posted = context_->reactor.post(
+    bool posted = context_->loop->post(
         [connection, candidates = std::move(candidates), listener = std::move(listener), deadline]() mutable {
           connection->connect_in_loop(std::move(candidates), std::move(listener), deadline);
         });
@@ -73,7 +75,7 @@ class TcpTransport : public Transport {
       if (!started_) return;
     }
     if (first) {
-      context_->reactor.post([context = context_, acceptor] {
+      context_->loop->post([context = context_, acceptor] {
         if (acceptor != nullptr) acceptor->stop_in_loop();
         context->shutting_down = true;
         // on_closed of one may touch the table.
@@ -83,19 +85,29 @@ class TcpTransport : public Transport {
       });
     }
     MutexLock lock(joining_);
-    context_->reactor.join();
+    context_->loop->run_until([this] { return context_->ended.load(); });
+    if (own_thread_ != nullptr) {
+      context_->loop->post([loop = context_->loop.get()] { loop->end_in_loop(); });
+      own_thread_ = nullptr;
+    }
   }
 
  private:
   absl::Status start_locked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (shut_down_) return absl::UnavailableError("the tcp transport has shut down");
     if (started_) return absl::OkStatus();
-    GRADWIRE_RETURN_IF_ERROR(context_->reactor.start());
+    if (context_->loop == nullptr) {
+      GRADWIRE_ASSIGN_OR_RETURN(context_->loop, EventLoop::create());
+      own_thread_ = std::make_unique<LoopThread>();
+      GRADWIRE_RETURN_IF_ERROR(own_thread_->start(context_->loop, context_->options.wait));
+    }
     started_ = true;
     return absl::OkStatus();
   }
 
   const std::shared_ptr<TcpContext> context_;
+  // When nobody else drives the loop. Started with mutex_ held, joined with joining_.
+  std::unique_ptr<LoopThread> own_thread_;
 
   Mutex mutex_;
   bool started_ ABSL_GUARDED_BY(mutex_) = false;
@@ -107,8 +119,8 @@ class TcpTransport : public Transport {
 
 }  // namespace
 
-std::unique_ptr<Transport> make_tcp_transport(TcpOptions options) {
-  return std::make_unique<TcpTransport>(std::move(options));
+std::unique_ptr<Transport> make_tcp_transport(TcpOptions options, std::shared_ptr<EventLoop> loop) {
+  return std::make_unique<TcpTransport>(std::move(options), std::move(loop));
 }
 
 }  // namespace gradwire::transport

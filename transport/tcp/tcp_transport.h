@@ -4,8 +4,10 @@
 #include <string>
 
 #include "absl/time/time.h"
+#include "base/poller.h"
 #include "security/limits.h"
 #include "transport/buffer_pool.h"
+#include "transport/event_loop.h"
 #include "transport/transport.h"
 
 namespace gradwire::transport {
@@ -28,14 +30,17 @@ struct TcpOptions {
   // How long bytes may stay unacknowledged, or a receiver that is alive may read nothing, before the
   // connection ends.
   absl::Duration user_timeout = absl::Seconds(30);
+  // How the transport's own thread waits, if it has one.
+  WaitPolicy wait;
 };
 
 // Connections over TCP. Addresses are "host:port", or several with commas between, tried in order; a host
 // name is looked up on the thread that calls connect().
 //
-// One thread per transport reads and delivers; a sender writes on its own thread as far as the socket takes
-// it. Uses one descriptor per connection, and three more while it runs. The thread starts with listen() or
-// connect().
-std::unique_ptr<Transport> make_tcp_transport(TcpOptions options = TcpOptions());
+// Whoever drives `loop` reads and delivers; without a loop the transport has one of its own, and a thread that drives
+// it, from listen() or connect() on. A sender writes on its own thread as far as the socket takes it. Uses one
+// descriptor per connection, and one to listen.
+std::unique_ptr<Transport> make_tcp_transport(TcpOptions options = TcpOptions(),
+                                              std::shared_ptr<EventLoop> loop = nullptr);
 
 }  // namespace gradwire::transport

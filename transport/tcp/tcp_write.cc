@@ -116,11 +116,11 @@ bool TcpConnection::write_once() {
     }
   }
   if (drained) {
-    context_->reactor.post([self = shared_from_this()] { self->queue_drained_in_loop(); });
+    context_->loop->post([self = shared_from_this()] { self->queue_drained_in_loop(); });
   }
   if (error != 0 && error != EAGAIN && error != EWOULDBLOCK && error != EINTR) {
     // What the other end sent before it went is read first; the end of that gives the reason.
-    context_->reactor.post([self = shared_from_this(), cause = std::string(std::strerror(error))] {
+    context_->loop->post([self = shared_from_this(), cause = std::string(std::strerror(error))] {
       self->read_in_loop(true);
       self->finish_in_loop(self->unavailable(cause));
     });
@@ -138,7 +138,7 @@ void TcpConnection::socket_writable_in_loop() {
 }
 
 void TcpConnection::hand_over_writing() {
-  context_->reactor.post([self = shared_from_this()] { self->write_queued(); });
+  context_->loop->post([self = shared_from_this()] { self->write_queued(); });
 }
 
 }  // namespace gradwire::transport

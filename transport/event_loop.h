@@ -1,0 +1,160 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/functional/any_invocable.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "base/mutex.h"
+#include "base/poller.h"
+#include "transport/descriptor.h"
+
+namespace gradwire::transport {
+
+// Hears what epoll says about one descriptor, on the thread that drives the loop.
+class EventHandler {
+ public:
+  virtual ~EventHandler() = default;
+  // `events`: EPOLLIN and its like. Edge-triggered: each change is told once.
+  virtual void on_events_in_loop(uint32_t events) = 0;
+};
+
+// Memory that another process writes to. It is looked at while it is hot; when nobody looks any more it is armed:
+// then the writer rings (writes to a descriptor that the loop watches, whose handler makes it hot again).
+class Pollable {
+ public:
+  virtual ~Pollable() = default;
+  // Takes what has come; whether there was anything.
+  virtual bool poll_in_loop() = 0;
+  // Tells the writer to ring, or not to. The loop puts a full fence behind these, and then asks has_news.
+  virtual void arm_in_loop() = 0;
+  virtual void disarm_in_loop() = 0;
+  // Something has come that poll_in_loop would find.
+  virtual bool has_news_in_loop() = 0;
+
+ private:
+  friend class EventLoop;
+  std::atomic<bool> hot_{false};
+  // Of the loop: rounds in a row without news.
+  int quiet_rounds_ = 0;
+};
+
+// Descriptors, polled memory, times and posted tasks, and what is to run when they are due, one thing at a time, on
+// whichever thread drives (base/poller.h). LoopThread is a thread that drives one for good.
+//
+// States: open -> ended (end_in_loop). Methods whose names end in _in_loop are for the thread that drives, which is
+// the one that runs handlers and tasks. The loop shares the handlers that are registered, until they are removed.
+class EventLoop : public Poller {
+ public:
+  using Task = absl::AnyInvocable<void()>;
+
+  // Unavailable when the system has no descriptor left. Uses four.
+  static absl::StatusOr<std::shared_ptr<EventLoop>> create();
+  ~EventLoop() override;
+  EventLoop(const EventLoop&) = delete;
+  EventLoop& operator=(const EventLoop&) = delete;
+
+  // Runs `task` later. False, without running it ever, once the loop has ended.
+  bool post(Task task);
+
+  // Returns when done() is true; drives meanwhile if nobody else does. done() is asked on this thread, and soon after
+  // anything happens in the loop. Not from a task or handler of the loop.
+  void run_until(const std::function<bool()>& done);
+
+  // Ends the loop as soon as no task is posted; what is still registered is let go.
+  void end_in_loop() { ending_ = true; }
+  bool ended() const { return ended_.load(std::memory_order_acquire); }
+
+  // Tells `handler` about changes of `fd`. Returns an id for remove_in_loop.
+  absl::StatusOr<uint64_t> add_in_loop(int fd, std::shared_ptr<EventHandler> handler);
+  // Call it before the descriptor is closed. Events that have already been collected are dropped.
+  void remove_in_loop(int fd, uint64_t id);
+
+  // Makes `pollable` hot: something is expected there soon. Costs next to nothing when it is. Any thread.
+  void heat(const std::shared_ptr<Pollable>& pollable);
+  // It is looked at no more. REQUIRES: nobody calls heat() with it any more.
+  void forget_in_loop(const Pollable& pollable);
+
+  // Runs `task` at `when` of Clock::system(); never for InfiniteFuture (and returns 0).
+  uint64_t schedule_in_loop(absl::Time when, Task task);
+  void cancel_in_loop(uint64_t timer);
+
+  // Scratch memory for what a handler reads beyond what it knows a place for. Its contents last as long as the call.
+  absl::Span<char> scratch_in_loop() { return absl::MakeSpan(scratch_); }
+
+  // Poller
+  bool try_enter() override;
+  bool poll() override;
+  void leave() override;
+  void pause() override;
+  bool wanted() const override { return wanted_.load(std::memory_order_relaxed) > 0; }
+  void want(bool yes) override { wanted_.fetch_add(yes ? 1 : -1, std::memory_order_relaxed); }
+  void sleep() override;
+  void wake() override;
+
+ private:
+  EventLoop() = default;
+
+  bool run_posted_in_loop();
+  bool poll_memory_in_loop();
+  bool poll_descriptors_in_loop();
+  bool run_timers_in_loop();
+  void adopt_heated_in_loop();
+  bool arm_in_loop();
+  void finish_in_loop();
+  // Whether a descriptor's event may wake the thread in sleep().
+  void let_descriptors_wake(bool yes);
+
+  // Used by the driver alone.
+  absl::flat_hash_map<uint64_t, std::shared_ptr<EventHandler>> handlers_;
+  uint64_t next_id_ = 2;
+  std::vector<std::shared_ptr<Pollable>> hot_;
+  std::map<std::pair<absl::Time, uint64_t>, Task> timers_;
+  absl::flat_hash_map<uint64_t, absl::Time> timer_times_;
+  uint64_t next_timer_ = 1;
+  bool ending_ = false;
+  std::vector<char> scratch_;
+  uint32_t rounds_ = 0;
+  // Rounds for which descriptors are looked at each time, because they have brought something lately.
+  int busy_descriptors_ = 0;
+
+  // Set once. events_ watches all descriptors; the thread in sleep() watches sleep_, which watches events_ (unless
+  // somebody drives and looks there himself) and wake_.
+  Descriptor events_;
+  Descriptor sleep_;
+  Descriptor posted_signal_;
+  Descriptor wake_;
+
+  std::atomic<bool> driven_{false};
+  std::atomic<int> wanted_{0};
+  std::atomic<bool> ended_{false};
+  // Somebody looks at posted_ before long. Orders post() and leave().
+  std::atomic<bool> attended_{false};
+  std::atomic<bool> has_posted_{false};
+  std::atomic<bool> has_heated_{false};
+  // They woke the thread in sleep().
+  std::atomic<bool> descriptors_due_{false};
+  // The thread in sleep() woke up and was turned away by a driver.
+  std::atomic<bool> turned_away_{false};
+  // When the first timer is due, and for when the thread in sleep() has set its alarm, in nanoseconds of the Unix
+  // epoch.
+  std::atomic<int64_t> next_timer_nanos_{INT64_MAX};
+  std::atomic<int64_t> sleeping_until_nanos_{INT64_MIN};
+
+  Mutex mutex_;
+  std::vector<Task> posted_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::shared_ptr<Pollable>> heated_ ABSL_GUARDED_BY(mutex_);
+
+  Mutex wake_mutex_;
+  std::atomic<bool> descriptors_wake_{false};  // Changed under wake_mutex_.
+};
+
+}  // namespace gradwire::transport

@@ -1,0 +1,33 @@
+#include "transport/loop_thread.h"
+
+#include <pthread.h>
+
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/patience.h"
+
+namespace gradwire::transport {
+
+absl::Status LoopThread::start(std::shared_ptr<EventLoop> loop, WaitPolicy policy) {
+  try {
+    thread_ = std::thread([loop = std::move(loop), policy] {
+      pthread_setname_np(pthread_self(), "event-loop");
+      while (!loop->ended()) {
+        if (loop->try_enter()) {
+          Patience patience(policy);
+          while (!loop->ended() && !loop->wanted() && (loop->poll() ? patience.renew() : patience.rest())) {
+          }
+          loop->leave();
+        }
+        if (!loop->ended()) loop->sleep();
+      }
+    });
+  } catch (const std::system_error& error) {
+    return absl::UnavailableError(absl::StrCat("cannot start an event loop's thread: ", error.what()));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace gradwire::transport
