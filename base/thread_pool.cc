@@ -75,7 +75,7 @@ bool ThreadPool::post_clean(Task& task, TaskCost* cost) {
   if (cost != nullptr) queued_nanoseconds_ += cost->nanoseconds();
   update_startable_locked();
   // The thread that leads comes here next, and runs short tasks one after the other faster than it wakes others.
-  if (leading_pool == this && queued_nanoseconds_ < kShortQueue.count()) return true;
+  if (leading_pool == this && startable_.load() && queued_nanoseconds_ < kShortQueue.count()) return true;
   dispatch_locked();
   return true;
 }
@@ -102,7 +102,10 @@ void ThreadPool::dispatch_locked() {
       break;
     }
   }
-  if (static_cast<int>(queue_.size()) > notified_ + starting_ + (leader_awake ? 1 : 0)) wake_supervisor_locked();
+  // What no thread is on its way to may be a stall.
+  if (wanted <= 0 || static_cast<int>(queue_.size()) > notified_ + starting_ + (leader_awake ? 1 : 0)) {
+    wake_supervisor_locked();
+  }
 }
 
 void ThreadPool::ensure_leader_locked() {

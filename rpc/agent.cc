@@ -6,13 +6,12 @@
 #include "base/error.h"
 #include "base/execution_state.h"
 #include "rpc/agent_impl.h"
+#include "rpc/current_agent.h"
 #include "rpc/global_agent.h"
+#include "rpc/link.h"
 
 namespace gradwire::rpc {
 namespace {
-
-// The agent of the code that runs, where it is known.
-using CurrentAgent = ExecutionSlot<Agent>;
 
 std::vector<ExtensionFactory>& factories() {
   static auto* registered = new std::vector<ExtensionFactory>;
@@ -81,7 +80,7 @@ std::shared_ptr<Agent> Agent::current() {
 }
 
 WorkerInfo Agent::get_worker_info(const std::string& name) const {
-  return value_or_throw(impl_->peers->find(name, -1)).info();
+  return value_or_throw(impl_->peers->find(name, -1))->worker.info();
 }
 
 std::vector<WorkerInfo> Agent::get_worker_infos() const {
@@ -120,7 +119,9 @@ AgentTables Agent::tables() const {
 const Worker& Agent::self() const { return impl_->self; }
 
 absl::StatusOr<Worker> Agent::find_worker(const Destination& destination) const {
-  return impl_->peers->find(destination.name(), destination.id());
+  GRADWIRE_ASSIGN_OR_RETURN(std::shared_ptr<Peer> peer,
+                            impl_->peers->find(destination.name(), destination.id()));
+  return peer->worker;
 }
 
 absl::StatusOr<Worker> Agent::find_worker_by_incarnation(uint64_t incarnation) const {

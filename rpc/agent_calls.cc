@@ -3,6 +3,7 @@
 #include "rpc/agent.h"
 #include "rpc/agent_impl.h"
 #include "rpc/call_context.h"
+#include "rpc/link.h"
 #include "rpc/outgoing_call.h"
 
 // How calls leave an agent and what becomes of their answers.
@@ -19,21 +20,26 @@ uint64_t order_key_of_this_thread() {
 }  // namespace
 
 OutgoingCall::OutgoingCall(Agent& agent, const Destination& destination, std::string callee)
-    : agent_(agent), envelope_(std::make_unique<proto::Envelope>()), callee_(std::move(callee)) {
-  absl::StatusOr<Worker> worker = agent.find_worker(destination);
-  if (worker.ok()) {
-    to_ = *std::move(worker);
-    references_ = agent.rrefs().encoder(to_, /*is_answer=*/false);
+    : agent_(agent),
+      request_(*envelope_->mutable_request()),
+      references_(agent.rrefs(), /*is_answer=*/false),
+      encoder_(*request_.mutable_arguments(), &references_),
+      callee_(std::move(callee)) {
+  absl::StatusOr<std::shared_ptr<Peer>> peer =
+      agent.impl_->peers->find(destination.name(), destination.id());
+  if (peer.ok()) {
+    peer_ = *std::move(peer);
+    to_ = &peer_->worker;
+    references_.set_receiver(*to_);
   } else {
-    status_ = worker.status();
+    status_ = peer.status();
   }
-  encoder_ = std::make_unique<Encoder>(*request().mutable_arguments(), references_.get());
-  if (destination.is_ordered()) request().set_order_key(order_key_of_this_thread());
-  const absl::Time now = Clock::system().now();
+  if (destination.is_ordered()) request_.set_order_key(order_key_of_this_thread());
+  started_ = Clock::system().now();
+  const absl::Duration said = destination.timeout().value_or(agent.impl_->options.rpc_timeout);
   deadline_ = agent.call_deadline(destination.timeout());
   // For the message: as the caller said it, unless the call that he serves leaves him less.
-  const absl::Duration left = deadline_ - now;
-  const absl::Duration said = destination.timeout().value_or(agent.impl_->options.rpc_timeout);
+  const absl::Duration left = deadline_ - started_;
   timeout_ =
       absl::AbsDuration(said - left) < absl::Milliseconds(1) ? said : std::max(absl::ZeroDuration(), left);
 }
@@ -49,75 +55,44 @@ absl::Time Agent::call_deadline(const std::optional<absl::Duration>& timeout) co
 }
 
 OutgoingCall::~OutgoingCall() {
-  if (!sent_) agent_.rrefs().undo(request().arguments(), to_);
+  if (!sent_) agent_.rrefs().undo(request().arguments(), *to_);
 }
 
 uint64_t Agent::send_call(OutgoingCall& call, Completion done) {
   call.sent_ = true;
   proto::Payload& payload = *call.request().mutable_arguments();
   std::vector<transport::Buffer> buffers;
-  std::unique_ptr<TensorSet> tensors = call.encoder_->take_tensors();
+  std::unique_ptr<TensorSet> tensors = call.encoder_.take_tensors();
   if (call.status_.ok()) call.set_status(impl_->accepts_calls());
   if (call.status_.ok() && impl_->graph_hook != nullptr) {
-    call.set_status(impl_->graph_hook->outgoing(call.to_, tensors.get(), payload));
+    call.set_status(impl_->graph_hook->outgoing(*call.to_, tensors.get(), payload));
   }
   if (call.status_.ok() && tensors != nullptr) {
-    call.set_status(tensor_backend()->encode(*tensors, call.sharing_, payload, buffers));
+    call.set_status(tensor_backend()->encode(*tensors, TensorSharing::kBorrow, payload, buffers));
   }
   if (!call.status_.ok()) {
-    impl_->rrefs->undo(payload, call.to_);
-    if (payload.has_graph()) impl_->graph_hook->outgoing_failed(call.to_, payload.graph());
+    impl_->rrefs->undo(payload, *call.to_);
+    if (payload.has_graph()) impl_->graph_hook->outgoing_failed(*call.to_, payload.graph());
     done(with_context(call.status_, absl::StrCat("calling \"", call.callee_, "\"")));
     return 0;
   }
-  auto finish = [self = shared_from_this(), to = call.to_, references = std::move(call.references_),
-                 done = std::move(done)](absl::StatusOr<Answer> answer) mutable {
-    if (!answer.ok()) {
-      references = nullptr;
-      done(answer.status());
-      return;
-    }
-    IncomingPayload in;
-    in.payload = std::move(*answer->response.mutable_result());
-    auto received = self->impl_->rrefs->receive(in.payload, to);
-    // Only now: a reference that came back to its sender must not have gone meanwhile.
-    references = nullptr;
-    if (!received.ok()) {
-      done(received.status());
-      return;
-    }
-    in.references = *std::move(received);
-    if (in.payload.tensors_size() > 0) {
-      if (tensor_backend() == nullptr) {
-        done(absl::InvalidArgumentError(
-            "the answer holds a tensor, but this program was linked without libtorch"));
-        return;
-      }
-      auto decoded = tensor_backend()->decode(in.payload, std::move(answer->buffers));
-      if (!decoded.ok()) {
-        done(decoded.status());
-        return;
-      }
-      in.tensors = *std::move(decoded);
-    }
-    if (in.payload.has_graph() && self->impl_->graph_hook != nullptr) {
-      absl::Status planted = self->impl_->graph_hook->incoming_answer(to, in.tensors.get(), in.payload);
-      if (!planted.ok()) {
-        done(planted);
-        return;
-      }
-    }
-    done(std::move(in));
-  };
-  return impl_->send(call.to_, *call.envelope_, std::move(buffers), call.callee_, call.deadline_,
-                     call.timeout_, std::move(finish));
+  auto pending = std::make_unique<PendingCall>();
+  pending->peer = std::move(call.peer_);
+  pending->incarnation = call.to_->incarnation;
+  pending->callee = std::move(call.callee_);
+  pending->started = call.started_;
+  pending->deadline = call.deadline_;
+  pending->timeout = call.timeout_;
+  pending->references = call.references_.take();
+  pending->done = std::move(done);
+  return impl_->send(*call.envelope_, std::move(buffers), call.borrow_, std::move(pending));
 }
 
 void Agent::cancel_call(uint64_t id, absl::Status reason) { impl_->cancel(id, std::move(reason)); }
 
 void Agent::capture_call(uint64_t id) {
-  auto [link, ticket] = impl_->pending.sent(id);
-  if (link != 0) impl_->peers->capture({link, ticket});
+  auto [link, ticket] = impl_->pending.borrowed(id);
+  if (link != nullptr) link->capture(ticket);
 }
 
 namespace {
@@ -145,12 +120,23 @@ struct ServiceAttempt : std::enable_shared_from_this<ServiceAttempt> {
       promise.set_error(absl::FailedPreconditionError("the agent is gone"));
       return;
     }
-    // A copy: the message may have to leave again.
-    proto::Envelope copy = envelope;
-    const absl::Duration timeout = options.deadline - Clock::system().now();
-    call_id = impl->send(
-        to, copy, buffers, callee, options.deadline, timeout,
-        [self = shared_from_this()](absl::StatusOr<Answer> answer) { self->answered(std::move(answer)); });
+    auto call = std::make_unique<PendingCall>();
+    absl::StatusOr<std::shared_ptr<Peer>> peer = impl->peers->find(to);
+    if (!peer.ok()) {
+      promise.set_error(with_worker(peer.status(), to.name));
+      return;
+    }
+    call->peer = *std::move(peer);
+    call->incarnation = to.incarnation;
+    call->callee = callee;
+    call->started = Clock::system().now();
+    call->deadline = options.deadline;
+    call->timeout = options.deadline - call->started;
+    call->answered = [self = shared_from_this()](absl::StatusOr<Answer> answer) {
+      self->answered(std::move(answer));
+    };
+    // The envelope may have to leave again, with another call id; its buffers are owned.
+    call_id = impl->send(envelope, buffers, /*borrow=*/false, std::move(call));
   }
 
   void answered(absl::StatusOr<Answer> answer) {
@@ -166,8 +152,8 @@ struct ServiceAttempt : std::enable_shared_from_this<ServiceAttempt> {
       return;
     }
     ServiceReply reply;
-    reply.body = std::move(*answer->response.mutable_body());
-    const proto::Payload& payload = answer->response.result();
+    reply.body = answer->response().body();
+    const proto::Payload& payload = answer->response().result();
     if (payload.tensors_size() > 0 && tensor_backend() != nullptr) {
       auto tensors = tensor_backend()->decode(payload, std::move(answer->buffers));
       if (!tensors.ok()) {

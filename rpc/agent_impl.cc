@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "base/random_id.h"
 #include "rpc/codec_containers.h"
+#include "rpc/link.h"
 #include "rpc/registry.h"
 #include "store/init_method.h"
 #include "store/prefix_store.h"
@@ -47,7 +48,7 @@ absl::Status AgentImpl::start(const std::string& name, int rank, int size) {
   transports.push_back(transport::make_tcp_transport({.limits = options.limits}, loop));
   peers = std::make_unique<Peers>(std::move(transports), *this, *timers, options.connect_timeout);
   rrefs = std::make_shared<RRefService>(agent);
-  server = std::make_unique<Server>(agent, *peers, *rrefs, executor);
+  server = std::make_unique<Server>(agent, *rrefs, executor);
 
   absl::Status joined = [&]() -> absl::Status {
     std::shared_ptr<store::Store> store = options.store;
@@ -94,130 +95,157 @@ absl::Status AgentImpl::connect_to_all() {
 }
 
 absl::Status AgentImpl::accepts_calls() const {
-  MutexLock lock(mutex_);
-  return closed_;
+  if (!closed_.load(std::memory_order_acquire)) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat("worker \"", self.name, "\" has been shut down"));
 }
 
-uint64_t AgentImpl::send(const Worker& to, proto::Envelope& envelope, std::vector<transport::Buffer> buffers,
-                         std::string callee, absl::Time deadline, absl::Duration timeout,
-                         absl::AnyInvocable<void(absl::StatusOr<Answer>)> done) {
+uint64_t AgentImpl::send(proto::Envelope& envelope, std::vector<transport::Buffer> buffers, bool borrow,
+                         PendingCalls::Taken call) {
   const uint64_t id = pending.next_id();
   proto::Request& request = *envelope.mutable_request();
   request.set_call_id(id);
-  const absl::Time now = Clock::system().now();
-  if (deadline != absl::InfiniteFuture()) {
+  if (call->deadline != absl::InfiniteFuture()) {
     // Never 0, which would mean no deadline.
-    request.set_timeout_us(std::max<int64_t>(1, absl::ToInt64Microseconds(deadline - now)));
+    request.set_timeout_us(std::max<int64_t>(1, absl::ToInt64Microseconds(call->deadline - call->started)));
   }
-  PendingCall call;
-  call.to = to;
-  call.callee = std::move(callee);
-  call.started = now;
-  call.borrows = std::any_of(buffers.begin(), buffers.end(), [](const transport::Buffer& buffer) {
-    return buffer.sharing() == transport::Buffer::Sharing::kBorrowed;
-  });
-  call.done = std::move(done);
   calls_made.fetch_add(1, std::memory_order_relaxed);
-  const std::string what = call.callee;
-  pending.add(id, std::move(call));
-  if (absl::Status open = accepts_calls(); !open.ok()) {
-    if (auto taken = pending.take(id)) complete(*std::move(taken), open);
+  const bool borrows =
+      std::any_of(buffers.begin(), buffers.end(), [](const transport::Buffer& buffer) {
+        return buffer.sharing() == transport::Buffer::Sharing::kBorrowed;
+      });
+  call->borrows = borrow && borrows;
+  const std::shared_ptr<Peer> peer = call->peer;
+  const absl::Status open = accepts_calls();
+  absl::StatusOr<std::shared_ptr<Link>> link =
+      open.ok() ? peers->link_to(peer) : absl::StatusOr<std::shared_ptr<Link>>(open);
+  if (!link.ok()) {
+    pending.refused();
+    complete(std::move(call), with_worker(link.status(), peer->worker.name));
     return id;
   }
-  if (deadline != absl::InfiniteFuture()) {
-    const uint64_t timer = timers->schedule(deadline, [this, id, to, what, timeout] {
-      cancel(id, with_worker(absl::DeadlineExceededError(absl::StrCat("\"", what, "\" on worker \"", to.name,
-                                                                      "\" gave no answer within ",
-                                                                      absl::FormatDuration(timeout))),
-                             to.name));
-    });
-    pending.set_timer(id, timer);
+  call->link = *link;
+  if (absl::Time alarm = pending.add(id, std::move(call)); alarm != absl::InfiniteFuture()) {
+    timers->schedule(alarm, [this] { expire(); });
   }
-  absl::StatusOr<Peers::Receipt> receipt = peers->send(to, envelope, std::move(buffers));
-  if (!receipt.ok()) {
-    if (auto taken = pending.take(id)) complete(*std::move(taken), with_worker(receipt.status(), to.name));
-    return id;
-  }
-  if (!pending.set_sent(id, receipt->link, receipt->ticket)) {
-    // It ended while it was being sent: whoever ended it could not tell the callee, nor give the caller's
-    // memory back. An answer may have come, too: then the callee finds nothing to cancel.
-    retract(receipt->link, receipt->ticket, id);
-    return id;
-  }
-  // The link may have closed before the call knew which one it was on.
-  if (absl::Status alive = peers->link_status(receipt->link); !alive.ok()) {
-    if (auto taken = pending.take(id)) {
-      complete(
-          *std::move(taken),
-          with_worker(absl::UnavailableError(absl::StrCat("the connection to worker \"", to.name,
-                                                          "\" broke while \"", what, "\" was under way")),
-                      to.name));
+  absl::StatusOr<uint64_t> ticket = (*link)->send(envelope, std::move(buffers));
+  if (ticket.ok() && borrows && !borrow) (*link)->capture(*ticket);
+  if (!ticket.ok()) {
+    if (PendingCalls::Taken taken = pending.take(id)) {
+      const std::string text =
+          absl::StrCat("sending to worker \"", peer->worker.name, "\": ", ticket.status().message());
+      complete(std::move(taken), with_worker(absl::Status(ticket.status().code(), text), peer->worker.name));
     }
+    return id;
+  }
+  if (PendingCalls::Taken given_up = pending.sent(id, *ticket)) {
+    absl::Status reason = given_up->given_up;
+    retract(id, std::move(given_up), std::move(reason));
   }
   return id;
 }
 
-void AgentImpl::complete(PendingCall call, absl::StatusOr<Answer> answer) {
-  if (call.timer != 0) timers->cancel(call.timer);
+void AgentImpl::complete(PendingCalls::Taken call, absl::StatusOr<Answer> answer) {
   // The caller's tensors are his own again when he hears of the end, however it came about.
-  if (call.borrows && call.link != 0) peers->capture({call.link, call.ticket});
+  if (call->borrows && call->link != nullptr) call->link->capture(call->ticket);
   if (answer.ok()) {
-    latencies.record(Clock::system().now() - call.started);
+    latencies.record(Clock::system().now() - call->started);
   } else {
     calls_failed.fetch_add(1, std::memory_order_relaxed);
   }
-  call.done(std::move(answer));
-  call.done = nullptr;
+  if (call->answered) {
+    call->answered(std::move(answer));
+  } else if (answer.ok()) {
+    call->done(unpack(*call, *std::move(answer)));
+  } else {
+    call->references = nullptr;
+    call->done(answer.status());
+  }
+  call = nullptr;
   pending.finished();
 }
 
-void AgentImpl::retract(uint64_t link, uint64_t ticket, uint64_t id) {
-  proto::Envelope envelope;
-  envelope.mutable_cancel()->set_call_id(id);
-  (void)peers->reply(link, envelope, {});
-  peers->capture({link, ticket});
+absl::StatusOr<IncomingPayload> AgentImpl::unpack(PendingCall& call, Answer answer) {
+  IncomingPayload in;
+  in.payload = {answer.envelope, &answer.response().result()};
+  auto received = rrefs->receive(*in.payload, call.peer->worker);
+  // Only now: a reference that came back to its sender must not have gone meanwhile.
+  call.references = nullptr;
+  if (!received.ok()) return received.status();
+  in.references = *std::move(received);
+  if (in.payload->tensors_size() > 0) {
+    if (tensor_backend() == nullptr) {
+      return absl::InvalidArgumentError(
+          "the answer holds a tensor, but this program was linked without libtorch");
+    }
+    GRADWIRE_ASSIGN_OR_RETURN(in.tensors, tensor_backend()->decode(*in.payload, std::move(answer.buffers)));
+  }
+  if (in.payload->has_graph() && graph_hook != nullptr) {
+    GRADWIRE_RETURN_IF_ERROR(
+        graph_hook->incoming_answer(call.peer->worker, in.tensors.get(), *in.payload));
+  }
+  return in;
+}
+
+void AgentImpl::retract(uint64_t id, PendingCalls::Taken call, absl::Status reason) {
+  EnvelopeBox envelope;
+  envelope->mutable_cancel()->set_call_id(id);
+  (void)call->link->send(*envelope, {});
+  complete(std::move(call), std::move(reason));
 }
 
 void AgentImpl::cancel(uint64_t id, absl::Status reason) {
-  auto call = pending.take(id);
-  if (!call) return;
-  if (call->link != 0) retract(call->link, call->ticket, id);
-  complete(*std::move(call), std::move(reason));
+  if (PendingCalls::Taken call = pending.give_up(id, reason)) retract(id, std::move(call), std::move(reason));
 }
 
-void AgentImpl::on_request(const Worker& from, uint64_t link, proto::Envelope envelope,
+void AgentImpl::expire() {
+  PendingCalls::Expired expired = pending.take_expired(Clock::system().now());
+  if (expired.next != absl::InfiniteFuture()) timers->schedule(expired.next, [this] { expire(); });
+  for (auto& [id, call] : expired.calls) {
+    const std::string& name = call->peer->worker.name;
+    absl::Status reason =
+        with_worker(absl::DeadlineExceededError(absl::StrCat("\"", call->callee, "\" on worker \"", name,
+                                                             "\" gave no answer within ",
+                                                             absl::FormatDuration(call->timeout))),
+                    name);
+    retract(id, std::move(call), std::move(reason));
+  }
+}
+
+void AgentImpl::on_request(const Worker& from, const std::shared_ptr<Link>& link, EnvelopePtr envelope,
                            std::vector<transport::Buffer> buffers) {
   server->on_request(from, link, std::move(envelope), std::move(buffers));
 }
 
-void AgentImpl::on_response(const Worker& from, proto::Envelope envelope,
+void AgentImpl::on_response(const Worker& from, EnvelopePtr envelope,
                             std::vector<transport::Buffer> buffers) {
-  proto::Response& response = *envelope.mutable_response();
-  auto call = pending.take_from(response.call_id(), from.incarnation);
-  if (!call) {
+  const proto::Response& response = (*envelope)->response();
+  PendingCalls::Taken call = pending.take_from(response.call_id(), from.incarnation);
+  if (call == nullptr) {
     late_answers.fetch_add(1, std::memory_order_relaxed);
     // Taking the references and dropping them gives them back.
     (void)rrefs->receive(response.result(), from);
     return;
   }
-  absl::Status status = status_from_proto(response.status());
-  if (!status.ok()) {
-    complete(*std::move(call), with_worker(std::move(status), from.name));
-    return;
+  if (response.has_status()) {
+    absl::Status status = status_from_proto(response.status());
+    if (!status.ok()) {
+      complete(std::move(call), with_worker(std::move(status), from.name));
+      return;
+    }
   }
-  complete(*std::move(call), Answer{std::move(response), std::move(buffers)});
+  complete(std::move(call), Answer{std::move(envelope), std::move(buffers)});
 }
 
 void AgentImpl::on_cancel(const Worker& from, uint64_t link, uint64_t call_id) {
   server->cancel(link, call_id, absl::CancelledError(absl::StrCat("worker \"", from.name, "\" gave up")));
 }
 
-void AgentImpl::on_link_closed(const Worker& peer, uint64_t link, const absl::Status& reason) {
+void AgentImpl::on_link_closed(const Worker& peer, const Link& link, const absl::Status& reason) {
   server->cancel_link(
-      link, absl::CancelledError(absl::StrCat("worker \"", peer.name, "\" is gone: ", reason.message())));
-  for (PendingCall& call : pending.take_link(link)) {
+      link.number(), absl::CancelledError(absl::StrCat("worker \"", peer.name, "\" is gone: ", reason.message())));
+  for (PendingCalls::Taken& call : pending.take_link(link)) {
     const std::string text =
-        absl::StrCat("worker \"", peer.name, "\" could not be reached, or went away, while \"", call.callee,
+        absl::StrCat("worker \"", peer.name, "\" could not be reached, or went away, while \"", call->callee,
                      "\" was under way: ", reason.message());
     complete(std::move(call), with_worker(absl::UnavailableError(text), peer.name));
   }

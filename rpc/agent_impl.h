@@ -27,21 +27,21 @@ class AgentImpl : public Peers::Sink {
   // Joins the group. On an error everything that was started has ended again.
   absl::Status start(const std::string& name, int rank, int world_size);
 
-  // Encodes tensors and references are done: sends, keeps the call until its answer, and sets its deadline.
-  uint64_t send(const Worker& to, proto::Envelope& envelope, std::vector<transport::Buffer> buffers,
-                std::string callee, absl::Time deadline, absl::Duration timeout,
-                absl::AnyInvocable<void(absl::StatusOr<Answer>)> done);
+  // Sends an encoded request and keeps `call` (its peer, callee, times and completion) until the answer. `borrow`:
+  // the caller leaves his tensors alone until then; else what has not left is copied here. Returns the call's id.
+  uint64_t send(proto::Envelope& envelope, std::vector<transport::Buffer> buffers, bool borrow,
+                PendingCalls::Taken call);
   void cancel(uint64_t id, absl::Status reason);
 
   absl::Status shut_down(bool graceful, absl::Duration timeout);
 
   // Peers::Sink
-  void on_request(const Worker& from, uint64_t link, proto::Envelope envelope,
+  void on_request(const Worker& from, const std::shared_ptr<Link>& link, EnvelopePtr envelope,
                   std::vector<transport::Buffer> buffers) override;
-  void on_response(const Worker& from, proto::Envelope envelope,
+  void on_response(const Worker& from, EnvelopePtr envelope,
                    std::vector<transport::Buffer> buffers) override;
   void on_cancel(const Worker& from, uint64_t link, uint64_t call_id) override;
-  void on_link_closed(const Worker& peer, uint64_t link, const absl::Status& reason) override;
+  void on_link_closed(const Worker& peer, const Link& link, const absl::Status& reason) override;
   void on_worker_lost(const Worker& peer, const absl::Status& reason) override;
 
   // Nothing under way that a graceful shutdown would wait for.
@@ -74,9 +74,13 @@ class AgentImpl : public Peers::Sink {
 
  private:
   absl::Status connect_to_all();
-  // Tells the callee that nobody waits for the call any more, and gives the caller's tensors back.
-  void retract(uint64_t link, uint64_t ticket, uint64_t id);
-  void complete(PendingCall call, absl::StatusOr<Answer> answer);
+  // Tells the callee that nobody waits for the call any more, and completes it.
+  void retract(uint64_t id, PendingCalls::Taken call, absl::Status reason);
+  void complete(PendingCalls::Taken call, absl::StatusOr<Answer> answer);
+  // What the answer to a call carried.
+  absl::StatusOr<IncomingPayload> unpack(PendingCall& call, Answer answer);
+  // Ends the calls whose time is up, and comes again for the next.
+  void expire();
   // The graceful part of a shutdown (agent_shutdown.cc).
   absl::Status agree_to_stop(absl::Time deadline);
   // Waits until all members have called shutdown and nothing is under way anywhere.
@@ -100,8 +104,7 @@ class AgentImpl : public Peers::Sink {
   CondVar stop_changed_;
   bool stopping_ ABSL_GUARDED_BY(stop_mutex_) = false;
   bool stopped_ ABSL_GUARDED_BY(stop_mutex_) = false;
-  mutable Mutex mutex_;
-  absl::Status closed_ ABSL_GUARDED_BY(mutex_);
+  std::atomic<bool> closed_{false};
 };
 
 }  // namespace gradwire::rpc

@@ -194,15 +194,11 @@ void AgentImpl::stop(const absl::Status& reason, absl::Duration flush) {
 }
 
 void AgentImpl::stop_everything(const absl::Status& reason, absl::Duration flush) {
-  const absl::Status closed =
-      absl::FailedPreconditionError(absl::StrCat("worker \"", self.name, "\" has been shut down"));
-  {
-    MutexLock lock(mutex_);
-    closed_ = closed;
-  }
+  closed_ = true;
+  const absl::Status closed = accepts_calls();
   server->stop(reason);
   for (const auto& extension : extensions) extension->shutdown(closed);
-  for (PendingCall& call : pending.take_all()) complete(std::move(call), closed);
+  for (PendingCalls::Taken& call : pending.take_all()) complete(std::move(call), closed);
   if (directory != nullptr) (void)directory->leave();
   peers->shutdown(reason, flush);
   rrefs->shutdown(closed);

@@ -29,14 +29,14 @@ Future<R> start(const std::shared_ptr<Agent>& agent, OutgoingCall& call, uint64_
           return;
         }
         using V = ValueOf<R>;
-        if (in->payload.values_size() != 1) {
+        if (in->payload->values_size() != 1) {
           promise.set_error(absl::InvalidArgumentError("the answer does not hold one value"));
           return;
         }
         absl::StatusOr<V> value = [&]() -> absl::StatusOr<V> {
           try {
             Decoder decoder = in->decoder();
-            return decode_value<V>(in->payload.values(0), decoder);
+            return decode_value<V>(in->payload->values(0), decoder);
           } catch (...) {
             // A Codec of the user's threw.
             return status_from_exception(std::current_exception());

@@ -50,19 +50,21 @@ class TestSender {
 
 inline absl::StatusOr<IncomingPayload> receive(WireMessage wire) {
   IncomingPayload in;
-  if (!in.payload.ParseFromString(wire.payload))
+  auto payload = std::make_shared<proto::Payload>();
+  if (!payload->ParseFromString(wire.payload))
     return absl::InvalidArgumentError("these bytes are no Payload");
-  if (in.payload.tensors_size() != 0) {
-    GRADWIRE_ASSIGN_OR_RETURN(in.tensors, tensor_backend()->decode(in.payload, std::move(wire.buffers)));
+  if (payload->tensors_size() != 0) {
+    GRADWIRE_ASSIGN_OR_RETURN(in.tensors, tensor_backend()->decode(*payload, std::move(wire.buffers)));
   }
+  in.payload = std::move(payload);
   return in;
 }
 
 template <class T>
 absl::StatusOr<T> decode_first(const IncomingPayload& in) {
-  if (in.payload.values_size() == 0) return absl::InvalidArgumentError("no value");
+  if (in.payload->values_size() == 0) return absl::InvalidArgumentError("no value");
   Decoder decoder = in.decoder();
-  return decode_value<T>(in.payload.values(0), decoder);
+  return decode_value<T>(in.payload->values(0), decoder);
 }
 
 // A value of type T sent and received as an R.

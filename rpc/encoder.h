@@ -57,9 +57,10 @@ class Encoder {
 // What one payload carried, for Codec<T>::decode. Not thread-safe.
 class Decoder {
  public:
-  Decoder(const proto::Payload& payload, std::shared_ptr<TensorSet> tensors,
-          std::vector<std::shared_ptr<RRefHandle>> references)
-      : payload_(payload), tensors_(std::move(tensors)), references_(std::move(references)) {}
+  // `tensors` may be nullptr. All of it outlives the decoder.
+  Decoder(const proto::Payload& payload, TensorSet* tensors,
+          const std::vector<std::shared_ptr<RRefHandle>>& references)
+      : payload_(payload), tensors_(tensors), references_(references) {}
   Decoder(const Decoder&) = delete;
   Decoder& operator=(const Decoder&) = delete;
 
@@ -68,7 +69,7 @@ class Decoder {
   // nullptr when the payload has no tensors.
   template <class Set>
   Set* tensors() {
-    return static_cast<Set*>(tensors_.get());
+    return static_cast<Set*>(tensors_);
   }
 
   absl::StatusOr<std::shared_ptr<RRefHandle>> reference(uint32_t index) const {
@@ -78,8 +79,8 @@ class Decoder {
 
  private:
   const proto::Payload& payload_;
-  const std::shared_ptr<TensorSet> tensors_;
-  const std::vector<std::shared_ptr<RRefHandle>> references_;
+  TensorSet* const tensors_;
+  const std::vector<std::shared_ptr<RRefHandle>>& references_;
 };
 
 }  // namespace gradwire::rpc

@@ -36,6 +36,7 @@ class FakeServerCall : public ServerCall {
   }
   void fail(absl::Status status) override { status_ = std::move(status); }
   void release_arguments() override { arguments_ = IncomingPayload(); }
+  void finish_later() override {}
 
   const absl::Status& status() const { return status_; }
   const TypeOps* value_type() const { return value_type_; }

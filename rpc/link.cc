@@ -12,23 +12,54 @@ namespace gradwire::rpc {
 void Link::on_message(transport::Connection& connection, transport::Message message) {
   wait_until_opened();
   peers_.bytes_received_.fetch_add(message.byte_size(), std::memory_order_relaxed);
-  proto::Envelope envelope;
-  if (!envelope.ParseFromString(message.header)) {
+  EnvelopePtr envelope = make_envelope();
+  if (!(*envelope)->ParseFromString(message.header)) {
     absl::Status reason = absl::InvalidArgumentError(absl::StrCat(
         "the message from ", connection.peer_address(), " is no envelope: is a Gradwire worker there?"));
     log(LogLevel::kWarning, reason.message());
     connection.close(reason);
     return;
   }
+  if (Peer* peer = active_.load(std::memory_order_acquire)) {
+    if (peers_.deliver(*peer, *this, envelope, message.buffers)) return;
+  }
   peers_.handle(shared_from_this(), std::move(envelope), std::move(message.buffers));
 }
+
+absl::StatusOr<uint64_t> Link::send(const proto::Envelope& envelope, std::vector<transport::Buffer> buffers) {
+  wait_until_opened();
+  transport::Message message{envelope.SerializeAsString(), std::move(buffers)};
+  const std::size_t size = message.byte_size();
+  absl::StatusOr<uint64_t> ticket = connection_->send(std::move(message));
+  if (ticket.ok()) peers_.bytes_sent_.fetch_add(size, std::memory_order_relaxed);
+  return ticket;
+}
+
+void Link::capture(uint64_t ticket) { connection_->capture(ticket); }
 
 void Link::on_closed(transport::Connection&, absl::Status reason) {
   wait_until_opened();
   peers_.on_closed(shared_from_this(), reason);
 }
 
-void Peers::handle(const std::shared_ptr<Link>& link, proto::Envelope envelope,
+bool Peers::deliver(const Peer& peer, Link& link, EnvelopePtr& envelope,
+                    std::vector<transport::Buffer>& buffers) {
+  switch ((*envelope)->body_case()) {
+    case proto::Envelope::kRequest:
+      sink_.on_request(peer.worker, link.shared_from_this(), std::move(envelope), std::move(buffers));
+      return true;
+    case proto::Envelope::kResponse:
+      sink_.on_response(peer.worker, std::move(envelope), std::move(buffers));
+      return true;
+    case proto::Envelope::kCancel:
+      sink_.on_cancel(peer.worker, link.number(), (*envelope)->cancel().call_id());
+      return true;
+    default:
+      return false;
+  }
+}
+
+void Peers::handle(const std::shared_ptr<Link>& link, EnvelopePtr envelope,
                    std::vector<transport::Buffer> buffers) {
   {
     MutexLock lock(mutex_);
@@ -44,43 +75,33 @@ void Peers::handle(const std::shared_ptr<Link>& link, proto::Envelope envelope,
   dispatch(link, std::move(envelope), std::move(buffers));
 }
 
-void Peers::dispatch(const std::shared_ptr<Link>& link, proto::Envelope envelope,
+void Peers::dispatch(const std::shared_ptr<Link>& link, EnvelopePtr envelope,
                      std::vector<transport::Buffer> buffers) {
-  Worker from;
+  std::shared_ptr<Peer> from;
   bool introduced = false;
   {
     MutexLock lock(mutex_);
     introduced = link->introduced_;
-    if (link->peer_ != nullptr) from = link->peer_->worker;
+    from = link->peer_;
   }
-  switch (envelope.body_case()) {
+  switch ((*envelope)->body_case()) {
     case proto::Envelope::kHello:
-      if (absl::Status admitted = admit(envelope.hello(), link); !admitted.ok()) refuse(link, admitted);
+      if (absl::Status admitted = admit((*envelope)->hello(), link); !admitted.ok()) refuse(link, admitted);
       return;
     case proto::Envelope::kGoodbye:
-      leave(link, envelope.goodbye());
+      leave(link, (*envelope)->goodbye());
       return;
     default:
       break;
   }
-  if (!introduced) {
+  if (!introduced || from == nullptr) {
     refuse(link, absl::InvalidArgumentError(absl::StrCat("a message from ", link->connection_->peer_address(),
                                                          " came before its Hello")));
     return;
   }
-  switch (envelope.body_case()) {
-    case proto::Envelope::kRequest:
-      sink_.on_request(from, link->number(), std::move(envelope), std::move(buffers));
-      return;
-    case proto::Envelope::kResponse:
-      sink_.on_response(from, std::move(envelope), std::move(buffers));
-      return;
-    case proto::Envelope::kCancel:
-      sink_.on_cancel(from, link->number(), envelope.cancel().call_id());
-      return;
-    default:
-      refuse(link, absl::InvalidArgumentError(absl::StrCat("a message from worker \"", from.name,
-                                                           "\" has a kind that is unknown here")));
+  if (!deliver(*from, *link, envelope, buffers)) {
+    refuse(link, absl::InvalidArgumentError(absl::StrCat("a message from worker \"", from->worker.name,
+                                                         "\" has a kind that is unknown here")));
   }
 }
 
@@ -139,6 +160,8 @@ absl::Status Peers::admit(const proto::Hello& hello, const std::shared_ptr<Link>
     }
     link->peer_ = peer;
     link->introduced_ = true;
+    // Behind what is held there is nothing to overtake: set_workers sets it then.
+    if (!link->holds_) link->active_ = peer.get();
     std::swap(timer, link->hello_timer_);
     peer->probes = 0;
   }
@@ -170,6 +193,7 @@ void Peers::on_closed(const std::shared_ptr<Link>& link, const absl::Status& rea
   bool look_again = false;
   {
     MutexLock lock(mutex_);
+    link->active_ = nullptr;
     links_.erase(link->number());
     links_changed_.notify_all();
     std::swap(timer, link->hello_timer_);
@@ -181,7 +205,7 @@ void Peers::on_closed(const std::shared_ptr<Link>& link, const absl::Status& rea
   }
   if (timer != 0) timers_.cancel(timer);
   if (peer == nullptr) return;
-  sink_.on_link_closed(peer->worker, link->number(), reason);
+  sink_.on_link_closed(peer->worker, *link, reason);
   if (look_again) suspect(peer, reason);
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <utility>
@@ -7,7 +8,7 @@
 
 #include "base/mutex.h"
 #include "proto/membership.pb.h"
-#include "proto/rpc.pb.h"
+#include "rpc/envelope.h"
 #include "rpc/worker.h"
 #include "transport/connection.h"
 
@@ -47,11 +48,17 @@ class Link : public transport::ConnectionListener, public std::enable_shared_fro
 
   uint64_t number() const { return number_; }
 
+  // Sends an envelope; returns the transport's ticket. Errors as Connection::send.
+  absl::StatusOr<uint64_t> send(const proto::Envelope& envelope, std::vector<transport::Buffer> buffers);
+  // Connection::capture.
+  void capture(uint64_t ticket);
+
  private:
   friend class Peers;
 
   // Returns when the one who makes this connection knows it, and has sent Hello.
   void wait_until_opened() {
+    if (opened_.load(std::memory_order_acquire)) return;
     opening_.lock();
     opening_.unlock();
   }
@@ -61,14 +68,19 @@ class Link : public transport::ConnectionListener, public std::enable_shared_fro
   // Held while the connection is being made: what arrives on it, and its end, come after that. Nothing that
   // the maker does meanwhile waits for the transport's thread.
   Mutex opening_;
+  std::atomic<bool> opened_{false};
+  // Set once, before opened_.
+  std::shared_ptr<transport::Connection> connection_;
+  // The other end, once it has introduced itself and nothing is held: what arrives then needs no lock. Written under
+  // Peers::mutex_; read by the transport's thread, which alone ends the link.
+  std::atomic<Peer*> active_{nullptr};
 
   // Guarded by Peers::mutex_.
-  std::shared_ptr<transport::Connection> connection_;
   std::shared_ptr<Peer> peer_;  // Whom it was made for, or who introduced itself.
   uint64_t hello_timer_ = 0;
   bool introduced_ = false;  // The other side's Hello was accepted.
   // Messages that wait for the directory, in order; while holds_ is set later ones queue behind them.
-  using Held = std::pair<proto::Envelope, std::vector<transport::Buffer>>;
+  using Held = std::pair<EnvelopePtr, std::vector<transport::Buffer>>;
   bool holds_ = false;
   std::vector<Held> held_;
 };

@@ -30,21 +30,44 @@ bool has_out_argument(const c10::FunctionSchema& schema) {
   return false;
 }
 
-// The overloads of an allowed operator, in TorchScript's order, which is that of their registration. Looked
-// up once for each name: the list of allowed names bounds the table.
-const Overloads& overloads_of(const std::string& name) {
+// An operator that may be called: its overloads in TorchScript's order, which is that of their registration.
+struct Entry {
+  Overloads overloads;
+  CalleeCost cost;
+};
+
+// nullptr for one that may not. Looked up once for each name, with or without an overload: the list of allowed names
+// and their overloads bound the table.
+Entry* entry_of(const std::string& callee) {
   static auto* const mutex = new Mutex;
-  static auto* const table = new absl::flat_hash_map<std::string, std::unique_ptr<Overloads>>;
-  MutexLock lock(*mutex);
-  std::unique_ptr<Overloads>& overloads = (*table)[name];
-  if (overloads == nullptr) {
-    overloads = std::make_unique<Overloads>();
-    for (const auto& candidate : torch::jit::getAllOperatorsFor(c10::Symbol::fromQualString(name))) {
-      // Others are the interpreter's own, for numbers and lists.
-      if (candidate->isC10Op() && !has_out_argument(candidate->schema())) overloads->push_back(candidate);
+  static auto* const table = new absl::flat_hash_map<std::string, std::unique_ptr<Entry>>;
+  {
+    MutexLock lock(*mutex);
+    if (auto found = table->find(callee); found != table->end()) return found->second.get();
+  }
+  const std::size_t dot = callee.find('.');
+  const std::string base = callee.substr(0, dot);
+  if (!is_allowed_operator(base)) return nullptr;
+  auto entry = std::make_unique<Entry>();
+  for (const auto& candidate : torch::jit::getAllOperatorsFor(c10::Symbol::fromQualString(base))) {
+    // Others are the interpreter's own, for numbers and lists.
+    if (!candidate->isC10Op() || has_out_argument(candidate->schema())) continue;
+    if (dot == std::string::npos || candidate->schema().overload_name() == callee.substr(dot + 1)) {
+      entry->overloads.push_back(candidate);
     }
   }
-  return *overloads;
+  if (entry->overloads.empty()) {
+    // Not kept: anybody can make up names.
+    static auto* const none = new Entry;
+    return none;
+  }
+  MutexLock lock(*mutex);
+  return table->try_emplace(callee, std::move(entry)).first->second.get();
+}
+
+CalleeCost* cost_of(const std::string& callee) {
+  Entry* const entry = entry_of(callee);
+  return entry == nullptr ? nullptr : &entry->cost;
 }
 
 struct Match {
@@ -71,28 +94,21 @@ absl::StatusOr<Match> find_match(const std::string& callee, const Overloads& ove
 
 absl::StatusOr<Match> resolve(const ServerCall& call) {
   const std::string& callee = call.callee();
-  const std::size_t dot = callee.find('.');
-  const std::string base = callee.substr(0, dot);
-  if (!is_allowed_operator(base)) {
+  const Entry* const entry = entry_of(callee);
+  if (entry == nullptr) {
     return absl::PermissionDeniedError(
         absl::StrCat("the operator \"", callee, "\" is not among those that a worker runs for others"));
   }
-  Overloads overloads = overloads_of(base);
-  if (dot != std::string::npos) {
-    std::erase_if(overloads, [overload = callee.substr(dot + 1)](const std::shared_ptr<Operator>& candidate) {
-      return candidate->schema().overload_name() != overload;
-    });
-  }
-  if (overloads.empty()) {
+  if (entry->overloads.empty()) {
     return absl::NotFoundError(
         absl::StrCat("the operator \"", callee, "\" has no such overload without out= arguments"));
   }
   GRADWIRE_ASSIGN_OR_RETURN(CallArguments arguments, torch_arguments(call));
-  return find_match(callee, overloads, arguments);
+  return find_match(callee, entry->overloads, arguments);
 }
 
 [[maybe_unused]] const bool installed = [] {
-  set_operator_handler(&serve_operator);
+  set_operator_handler(&serve_operator, &cost_of);
   return true;
 }();
 

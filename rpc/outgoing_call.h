@@ -9,12 +9,15 @@
 #include "rpc/codec.h"
 #include "rpc/destination.h"
 #include "rpc/encoder.h"
+#include "rpc/envelope.h"
 #include "rpc/incoming_payload.h"
+#include "rpc/lazy_references.h"
 #include "rpc/worker.h"
 
 namespace gradwire::rpc {
 
 class Agent;
+struct Peer;
 
 // A call that is being put together: fill request() (callee, signature, target) and encode each argument into
 // request().mutable_arguments(), then hand it to Agent::send_call. Not thread-safe. The agent outlives it.
@@ -31,36 +34,43 @@ class OutgoingCall {
   void set_status(absl::Status status) {
     if (status_.ok()) status_ = std::move(status);
   }
-  // REQUIRES: status() was OK after construction.
-  const Worker& to() const { return to_; }
-  proto::Request& request() { return *envelope_->mutable_request(); }
-  Encoder& encoder() { return *encoder_; }
+  // Nobody when the destination is unknown.
+  const Worker& to() const { return *to_; }
+  proto::Request& request() { return request_; }
+  Encoder& encoder() { return encoder_; }
 
   // Encodes one more positional argument; an error shows in status().
   template <class T, class V>
   void add_argument(V&& value) {
     if (status_.ok()) {
       set_status(
-          Codec<T>::encode(std::forward<V>(value), *encoder_, *request().mutable_arguments()->add_values()));
+          Codec<T>::encode(std::forward<V>(value), encoder_, *request().mutable_arguments()->add_values()));
     }
   }
 
   // The caller waits for the answer and changes no tensor meanwhile: large ones are sent from their own
   // memory. When the wait ends early, Agent::capture_call must come before the caller's tensors are his own
   // again.
-  void borrow_tensors() { sharing_ = TensorSharing::kBorrow; }
+  void borrow_tensors() { borrow_ = true; }
 
  private:
   friend class Agent;
+  static const Worker& nobody() {
+    static const Worker worker;
+    return worker;
+  }
 
   Agent& agent_;
   bool sent_ = false;
-  std::unique_ptr<proto::Envelope> envelope_;
-  std::unique_ptr<Encoder> encoder_;
-  std::unique_ptr<Encoder::References> references_;
-  TensorSharing sharing_ = TensorSharing::kCapture;
-  Worker to_;
-  const std::string callee_;
+  EnvelopeBox envelope_;
+  proto::Request& request_;
+  std::shared_ptr<Peer> peer_;
+  const Worker* to_ = &nobody();
+  LazyReferences references_;
+  Encoder encoder_;
+  bool borrow_ = false;
+  std::string callee_;
+  absl::Time started_;
   absl::Time deadline_ = absl::InfiniteFuture();
   absl::Duration timeout_ = absl::InfiniteDuration();
   absl::Status status_;

@@ -43,6 +43,7 @@ void Peers::set_workers(const std::vector<WorkerAddress>& workers) {
       auto peer = std::make_shared<Peer>();
       peer->worker = address.worker;
       peer->record = address.record;
+      by_name_[address.worker.name] = peer;
       peers_[address.worker.id] = std::move(peer);
     }
     ready_ = true;
@@ -57,6 +58,7 @@ void Peers::set_workers(const std::vector<WorkerAddress>& workers) {
         messages.swap(link->held_);
         if (messages.empty()) {
           link->holds_ = false;
+          if (link->introduced_) link->active_ = link->peer_.get();
           break;
         }
       }
@@ -72,17 +74,33 @@ std::vector<Worker> Peers::workers() const {
   return workers;
 }
 
-absl::StatusOr<Worker> Peers::find(const std::string& name, int32_t id) const {
-  std::vector<std::string> names;
+absl::StatusOr<std::shared_ptr<Peer>> Peers::find(const std::string& name, int32_t id) const {
   MutexLock lock(mutex_);
+  if (name.empty()) {
+    if (auto found = peers_.find(id); found != peers_.end()) return found->second;
+  } else if (auto found = by_name_.find(name);
+             found != by_name_.end() && (id < 0 || id == found->second->worker.id)) {
+    return found->second;
+  }
+  std::vector<std::string> names;
   for (const auto& [peer_id, peer] : peers_) {
-    if (name.empty() ? peer_id == id : (peer->worker.name == name && (id < 0 || id == peer_id)))
-      return peer->worker;
     names.push_back(absl::StrCat("\"", peer->worker.name, "\" (", peer_id, ")"));
   }
   return absl::NotFoundError(
       absl::StrCat("no worker ", name.empty() ? absl::StrCat("with id ", id) : absl::StrCat("\"", name, "\""),
                    " in the group; there are ", absl::StrJoin(names, ", ")));
+}
+
+absl::StatusOr<std::shared_ptr<Peer>> Peers::find(const Worker& worker) const {
+  MutexLock lock(mutex_);
+  auto found = peers_.find(worker.id);
+  if (found == peers_.end()) {
+    return absl::NotFoundError(absl::StrCat("no worker with id ", worker.id, " in the group"));
+  }
+  if (found->second->worker.incarnation != worker.incarnation) {
+    return absl::AbortedError(absl::StrCat("worker \"", worker.name, "\" came back as a new incarnation"));
+  }
+  return found->second;
 }
 
 absl::StatusOr<Worker> Peers::find_by_incarnation(uint64_t incarnation) const {
@@ -93,72 +111,10 @@ absl::StatusOr<Worker> Peers::find_by_incarnation(uint64_t incarnation) const {
   return absl::NotFoundError(absl::StrCat("no worker of the group is incarnation ", absl::Hex(incarnation)));
 }
 
-std::shared_ptr<Peer> Peers::peer_of(const Worker& worker) const {
-  MutexLock lock(mutex_);
-  auto found = peers_.find(worker.id);
-  return found == peers_.end() ? nullptr : found->second;
-}
-
 absl::Status Peers::status(const Worker& worker) const {
-  std::shared_ptr<Peer> peer = peer_of(worker);
-  if (peer == nullptr)
-    return absl::NotFoundError(absl::StrCat("no worker with id ", worker.id, " in the group"));
+  GRADWIRE_ASSIGN_OR_RETURN(std::shared_ptr<Peer> peer, find(worker));
   MutexLock lock(mutex_);
-  if (peer->worker.incarnation != worker.incarnation) {
-    return absl::AbortedError(absl::StrCat("worker \"", worker.name, "\" came back as a new incarnation"));
-  }
   return peer->lost ? peer->lost_reason : absl::OkStatus();
-}
-
-absl::StatusOr<Peers::Receipt> Peers::send(const Worker& to, const proto::Envelope& envelope,
-                                           std::vector<transport::Buffer> buffers) {
-  GRADWIRE_RETURN_IF_ERROR(status(to));
-  GRADWIRE_ASSIGN_OR_RETURN(std::shared_ptr<Link> link, link_to(peer_of(to)));
-  transport::Message message{envelope.SerializeAsString(), std::move(buffers)};
-  const std::size_t size = message.byte_size();
-  std::shared_ptr<transport::Connection> connection;
-  {
-    MutexLock lock(mutex_);
-    connection = link->connection_;
-  }
-  absl::StatusOr<uint64_t> ticket = connection->send(std::move(message));
-  if (!ticket.ok()) {
-    return absl::Status(ticket.status().code(),
-                        absl::StrCat("sending to worker \"", to.name, "\": ", ticket.status().message()));
-  }
-  bytes_sent_.fetch_add(size, std::memory_order_relaxed);
-  return Receipt{link->number(), *ticket};
-}
-
-absl::Status Peers::reply(uint64_t number, const proto::Envelope& envelope,
-                          std::vector<transport::Buffer> buffers) {
-  std::shared_ptr<transport::Connection> connection;
-  {
-    MutexLock lock(mutex_);
-    auto link = links_.find(number);
-    if (link != links_.end()) connection = link->second->connection_;
-  }
-  if (connection == nullptr) return absl::UnavailableError("the connection is closed");
-  transport::Message message{envelope.SerializeAsString(), std::move(buffers)};
-  const std::size_t size = message.byte_size();
-  GRADWIRE_RETURN_IF_ERROR(connection->send(std::move(message)).status());
-  bytes_sent_.fetch_add(size, std::memory_order_relaxed);
-  return absl::OkStatus();
-}
-
-void Peers::capture(const Receipt& receipt) {
-  std::shared_ptr<transport::Connection> connection;
-  {
-    MutexLock lock(mutex_);
-    auto link = links_.find(receipt.link);
-    if (link != links_.end()) connection = link->second->connection_;
-  }
-  if (connection != nullptr) connection->capture(receipt.ticket);
-}
-
-absl::Status Peers::link_status(uint64_t link) const {
-  MutexLock lock(mutex_);
-  return links_.contains(link) ? absl::OkStatus() : absl::UnavailableError("the connection is closed");
 }
 
 absl::StatusOr<std::shared_ptr<Link>> Peers::open_link(const std::shared_ptr<Peer>& peer) const {
@@ -217,6 +173,7 @@ absl::StatusOr<std::shared_ptr<Link>> Peers::connect(transport::Transport& trans
     return refused;
   }
   introduce(*link, peer->worker.incarnation);
+  link->opened_ = true;
   MutexLock lock(mutex_);
   // The peer's own connection may have come in meanwhile; it is as good.
   if (peer->link == nullptr && !peer->lost) peer->link = link;
@@ -241,6 +198,7 @@ std::shared_ptr<transport::ConnectionListener> Peers::accept(
   if (stopping_) return nullptr;
   auto link = std::make_shared<Link>(*this, next_link_++, nullptr);
   link->connection_ = connection;
+  link->opened_ = true;
   links_[link->number()] = link;
   link->hello_timer_ = timers_.schedule(
       timers_.clock().now() + Link::kHelloTimeout, [weak = std::weak_ptr<Link>(link), connection] {

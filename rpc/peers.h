@@ -13,8 +13,8 @@
 #include "base/mutex.h"
 #include "base/timer_queue.h"
 #include "proto/membership.pb.h"
-#include "proto/rpc.pb.h"
 #include "rpc/directory.h"
+#include "rpc/envelope.h"
 #include "rpc/worker.h"
 #include "transport/transport.h"
 
@@ -39,20 +39,15 @@ class Peers {
    public:
     virtual ~Sink() = default;
     // `link` is where an answer goes.
-    virtual void on_request(const Worker& from, uint64_t link, proto::Envelope envelope,
+    virtual void on_request(const Worker& from, const std::shared_ptr<Link>& link, EnvelopePtr envelope,
                             std::vector<transport::Buffer> buffers) = 0;
-    virtual void on_response(const Worker& from, proto::Envelope envelope,
+    virtual void on_response(const Worker& from, EnvelopePtr envelope,
                              std::vector<transport::Buffer> buffers) = 0;
     virtual void on_cancel(const Worker& from, uint64_t link, uint64_t call_id) = 0;
     // What was under way on the link is gone.
-    virtual void on_link_closed(const Worker& peer, uint64_t link, const absl::Status& reason) = 0;
+    virtual void on_link_closed(const Worker& peer, const Link& link, const absl::Status& reason) = 0;
     // Once for each worker.
     virtual void on_worker_lost(const Worker& peer, const absl::Status& reason) = 0;
-  };
-
-  struct Receipt {
-    uint64_t link = 0;
-    uint64_t ticket = 0;
   };
 
   // `transports`, best first; loopback, for calls to oneself, is among them.
@@ -66,19 +61,16 @@ class Peers {
   void set_workers(const std::vector<WorkerAddress>& workers);
 
   std::vector<Worker> workers() const;
-  absl::StatusOr<Worker> find(const std::string& name, int32_t id) const;
+  // By name, by id (name empty), or by both. NotFound lists the workers there are.
+  absl::StatusOr<std::shared_ptr<Peer>> find(const std::string& name, int32_t id) const;
+  absl::StatusOr<std::shared_ptr<Peer>> find(const Worker& worker) const;
   absl::StatusOr<Worker> find_by_incarnation(uint64_t incarnation) const;
   // OK while the worker is not lost.
   absl::Status status(const Worker& worker) const;
 
-  // Unavailable when the worker is lost, Aborted when the id belongs to another incarnation.
-  absl::StatusOr<Receipt> send(const Worker& to, const proto::Envelope& envelope,
-                               std::vector<transport::Buffer> buffers);
-  // To the other end of a link. Unavailable when it is closed.
-  absl::Status reply(uint64_t link, const proto::Envelope& envelope, std::vector<transport::Buffer> buffers);
-  void capture(const Receipt& receipt);
-  // Unavailable once the link is closed.
-  absl::Status link_status(uint64_t link) const;
+  // The link that requests to the peer go on; made if there is none. Unavailable when the worker is lost,
+  // FailedPrecondition after shutdown.
+  absl::StatusOr<std::shared_ptr<Link>> link_to(const std::shared_ptr<Peer>& peer);
 
   uint64_t bytes_sent() const { return bytes_sent_.load(); }
   uint64_t bytes_received() const { return bytes_received_.load(); }
@@ -92,18 +84,17 @@ class Peers {
 
   std::shared_ptr<transport::ConnectionListener> accept(
       const std::shared_ptr<transport::Connection>& connection);
-  // The connection to use; made if there is none.
-  absl::StatusOr<std::shared_ptr<Link>> link_to(const std::shared_ptr<Peer>& peer);
   // The link in use; nullptr when there is none. FailedPrecondition, or why the peer is lost.
   absl::StatusOr<std::shared_ptr<Link>> open_link(const std::shared_ptr<Peer>& peer) const;
   absl::StatusOr<std::shared_ptr<Link>> connect(transport::Transport& transport, const std::string& address,
                                                 const std::shared_ptr<Peer>& peer);
-  std::shared_ptr<Peer> peer_of(const Worker& worker) const;
   absl::Status admit(const proto::Hello& hello, const std::shared_ptr<Link>& link);
-  void handle(const std::shared_ptr<Link>& link, proto::Envelope envelope,
+  void handle(const std::shared_ptr<Link>& link, EnvelopePtr envelope,
               std::vector<transport::Buffer> buffers);
-  void dispatch(const std::shared_ptr<Link>& link, proto::Envelope envelope,
+  void dispatch(const std::shared_ptr<Link>& link, EnvelopePtr envelope,
                 std::vector<transport::Buffer> buffers);
+  // Hands what follows a Hello to the sink. False for what does not; then nothing was moved.
+  bool deliver(const Peer& peer, Link& link, EnvelopePtr& envelope, std::vector<transport::Buffer>& buffers);
   void leave(const std::shared_ptr<Link>& link, const proto::Goodbye& goodbye);
   void on_closed(const std::shared_ptr<Link>& link, const absl::Status& reason);
   void suspect(const std::shared_ptr<Peer>& peer, const absl::Status& reason);
@@ -123,6 +114,7 @@ class Peers {
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   uint64_t next_link_ ABSL_GUARDED_BY(mutex_) = 1;
   std::map<int32_t, std::shared_ptr<Peer>> peers_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_map<std::string, std::shared_ptr<Peer>> by_name_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<uint64_t, std::shared_ptr<Link>> links_ ABSL_GUARDED_BY(mutex_);
   // Links on which something arrived before the directory was known.
   std::vector<std::shared_ptr<Link>> held_ ABSL_GUARDED_BY(mutex_);

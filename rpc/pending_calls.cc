@@ -1,55 +1,67 @@
 #include "rpc/pending_calls.h"
 
+#include <algorithm>
+#include <utility>
+
 namespace gradwire::rpc {
 
-uint64_t PendingCalls::next_id() {
+absl::Time PendingCalls::add(uint64_t id, Taken call) {
+  const absl::Time deadline = call->deadline;
   MutexLock lock(mutex_);
-  return next_id_++;
+  if (calls_.emplace(id, std::move(call)).second) unfinished_.fetch_add(1);
+  if (deadline >= alarm_) return absl::InfiniteFuture();
+  alarm_ = deadline;
+  return deadline;
 }
 
-void PendingCalls::add(uint64_t id, PendingCall call) {
-  MutexLock lock(mutex_);
-  if (calls_.emplace(id, std::move(call)).second) ++unfinished_;
-}
-
-bool PendingCalls::set_sent(uint64_t id, uint64_t link, uint64_t ticket) {
+PendingCalls::Taken PendingCalls::sent(uint64_t id, uint64_t ticket) {
   MutexLock lock(mutex_);
   auto found = calls_.find(id);
-  if (found == calls_.end()) return false;
-  found->second.link = link;
-  found->second.ticket = ticket;
-  return true;
-}
-
-void PendingCalls::set_timer(uint64_t id, uint64_t timer) {
-  MutexLock lock(mutex_);
-  auto found = calls_.find(id);
-  if (found != calls_.end()) found->second.timer = timer;
-}
-
-absl::optional<PendingCall> PendingCalls::take(uint64_t id) {
-  MutexLock lock(mutex_);
-  auto found = calls_.find(id);
-  if (found == calls_.end()) return absl::nullopt;
-  PendingCall call = std::move(found->second);
+  if (found == calls_.end()) return nullptr;
+  found->second->ticket = ticket;
+  found->second->sending = false;
+  if (found->second->given_up.ok()) return nullptr;
+  Taken call = std::move(found->second);
   calls_.erase(found);
   return call;
 }
 
-absl::optional<PendingCall> PendingCalls::take_from(uint64_t id, uint64_t incarnation) {
+PendingCalls::Taken PendingCalls::give_up(uint64_t id, const absl::Status& reason) {
   MutexLock lock(mutex_);
   auto found = calls_.find(id);
-  if (found == calls_.end() || found->second.to.incarnation != incarnation) return absl::nullopt;
-  PendingCall call = std::move(found->second);
+  if (found == calls_.end()) return nullptr;
+  if (found->second->sending) {
+    if (found->second->given_up.ok()) found->second->given_up = reason;
+    return nullptr;
+  }
+  Taken call = std::move(found->second);
   calls_.erase(found);
   return call;
 }
 
-std::vector<PendingCall> PendingCalls::take_link(uint64_t link) {
-  std::vector<PendingCall> taken;
+PendingCalls::Taken PendingCalls::take(uint64_t id) {
+  MutexLock lock(mutex_);
+  auto found = calls_.find(id);
+  if (found == calls_.end()) return nullptr;
+  Taken call = std::move(found->second);
+  calls_.erase(found);
+  return call;
+}
+
+PendingCalls::Taken PendingCalls::take_from(uint64_t id, uint64_t incarnation) {
+  MutexLock lock(mutex_);
+  auto found = calls_.find(id);
+  if (found == calls_.end() || found->second->incarnation != incarnation) return nullptr;
+  Taken call = std::move(found->second);
+  calls_.erase(found);
+  return call;
+}
+
+std::vector<PendingCalls::Taken> PendingCalls::take_link(const Link& link) {
+  std::vector<Taken> taken;
   MutexLock lock(mutex_);
   for (auto entry = calls_.begin(); entry != calls_.end();) {
-    if (entry->second.link == link) {
+    if (entry->second->link.get() == &link) {
       taken.push_back(std::move(entry->second));
       calls_.erase(entry++);
     } else {
@@ -59,34 +71,44 @@ std::vector<PendingCall> PendingCalls::take_link(uint64_t link) {
   return taken;
 }
 
-std::vector<PendingCall> PendingCalls::take_all() {
-  std::vector<PendingCall> taken;
+std::vector<PendingCalls::Taken> PendingCalls::take_all() {
+  std::vector<Taken> taken;
   MutexLock lock(mutex_);
   for (auto& [id, call] : calls_) taken.push_back(std::move(call));
   calls_.clear();
   return taken;
 }
 
-std::pair<uint64_t, uint64_t> PendingCalls::sent(uint64_t id) const {
+PendingCalls::Expired PendingCalls::take_expired(absl::Time now) {
+  Expired expired;
+  MutexLock lock(mutex_);
+  for (auto entry = calls_.begin(); entry != calls_.end();) {
+    if (entry->second->deadline <= now && entry->second->sending) {
+      // Its sender is about to be done.
+      expired.next = std::min(expired.next, now + absl::Milliseconds(1));
+      ++entry;
+    } else if (entry->second->deadline <= now) {
+      expired.calls.emplace_back(entry->first, std::move(entry->second));
+      calls_.erase(entry++);
+    } else {
+      expired.next = std::min(expired.next, entry->second->deadline);
+      ++entry;
+    }
+  }
+  alarm_ = expired.next;
+  return expired;
+}
+
+std::pair<std::shared_ptr<Link>, uint64_t> PendingCalls::borrowed(uint64_t id) const {
   MutexLock lock(mutex_);
   auto found = calls_.find(id);
-  if (found == calls_.end()) return {0, 0};
-  return {found->second.link, found->second.ticket};
+  if (found == calls_.end() || !found->second->borrows) return {nullptr, 0};
+  return {found->second->link, found->second->ticket};
 }
 
 std::size_t PendingCalls::size() const {
   MutexLock lock(mutex_);
   return calls_.size();
-}
-
-void PendingCalls::finished() {
-  MutexLock lock(mutex_);
-  --unfinished_;
-}
-
-std::size_t PendingCalls::unfinished() const {
-  MutexLock lock(mutex_);
-  return unfinished_;
 }
 
 }  // namespace gradwire::rpc

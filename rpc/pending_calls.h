@@ -1,6 +1,8 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -9,30 +11,46 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "base/mutex.h"
-#include "proto/rpc.pb.h"
+#include "rpc/encoder.h"
+#include "rpc/envelope.h"
+#include "rpc/incoming_payload.h"
 #include "rpc/worker.h"
 #include "transport/message.h"
 
 namespace gradwire::rpc {
 
+class Link;
+struct Peer;
+
 // What came back for a call: the answer's envelope and buffers.
 struct Answer {
-  proto::Response response;
+  EnvelopePtr envelope;
   std::vector<transport::Buffer> buffers;
+
+  proto::Response& response() { return *(*envelope)->mutable_response(); }
 };
 
 // A call that waits for its answer.
 struct PendingCall {
-  Worker to;
+  std::shared_ptr<Peer> peer;
+  uint64_t incarnation = 0;  // The peer's.
   std::string callee;
   absl::Time started;
-  uint64_t timer = 0;
-  // Where it was sent: the link's number, and the transport's ticket.
-  uint64_t link = 0;
-  uint64_t ticket = 0;
-  // The transport may still read memory of the caller, until it is told to capture.
+  absl::Time deadline = absl::InfiniteFuture();  // On Clock::system().
+  absl::Duration timeout;                        // As the caller said it, for messages.
+  // Where it goes.
+  std::shared_ptr<Link> link;
+  // Between add() and sent(): whoever gives up leaves the reason for the sender, who alone can tell the callee.
+  bool sending = true;
+  absl::Status given_up;
+  // The transport may still read memory of the caller, until it is told to capture this ticket.
   bool borrows = false;
-  absl::AnyInvocable<void(absl::StatusOr<Answer>)> done;
+  uint64_t ticket = 0;
+  // References that the request carried, kept until the answer is here.
+  std::unique_ptr<Encoder::References> references;
+  // Exactly one is set: what decodes the answer, or takes it as it came.
+  absl::AnyInvocable<void(absl::StatusOr<IncomingPayload>)> done;
+  absl::AnyInvocable<void(absl::StatusOr<Answer>)> answered;
 };
 
 // The calls of one agent that wait for an answer. Whoever takes a call out completes it, so each completes
@@ -40,30 +58,45 @@ struct PendingCall {
 // table. Thread-safe; runs nothing.
 class PendingCalls {
  public:
-  uint64_t next_id();
-  void add(uint64_t id, PendingCall call);
-  // False when the call was taken before.
-  bool set_sent(uint64_t id, uint64_t link, uint64_t ticket);
-  void set_timer(uint64_t id, uint64_t timer);
-  // Empty when the call is gone: a late or second answer.
-  absl::optional<PendingCall> take(uint64_t id);
+  using Taken = std::unique_ptr<PendingCall>;
+
+  uint64_t next_id() { return next_id_.fetch_add(1, std::memory_order_relaxed); }
+  // When expire() must be called for this call; InfiniteFuture if an earlier call's time does.
+  absl::Time add(uint64_t id, Taken call);
+  // The call has left with this ticket. Returns it when somebody gave up meanwhile (PendingCall::given_up).
+  Taken sent(uint64_t id, uint64_t ticket);
+  // Takes a call to give it up; nullptr when it is gone, or left to its sender.
+  Taken give_up(uint64_t id, const absl::Status& reason);
+  // nullptr when the call is gone: a late or second answer.
+  Taken take(uint64_t id);
   // Only if the call went to this worker: answers are accepted from nobody else.
-  absl::optional<PendingCall> take_from(uint64_t id, uint64_t incarnation);
-  std::vector<PendingCall> take_link(uint64_t link);
-  std::vector<PendingCall> take_all();
-  // Where a call was sent; {0, 0} when unknown.
-  std::pair<uint64_t, uint64_t> sent(uint64_t id) const;
+  Taken take_from(uint64_t id, uint64_t incarnation);
+  std::vector<Taken> take_link(const Link& link);
+  std::vector<Taken> take_all();
+  struct Expired {
+    std::vector<std::pair<uint64_t, Taken>> calls;
+    // When to come again.
+    absl::Time next = absl::InfiniteFuture();
+  };
+  // The calls whose deadline has come.
+  Expired take_expired(absl::Time now);
+  // Where a borrowing call was sent; {nullptr, 0} when it is gone or borrows nothing.
+  std::pair<std::shared_ptr<Link>, uint64_t> borrowed(uint64_t id) const;
   std::size_t size() const;
-  // A call that was taken has been completed.
-  void finished();
+  // A call that was not added will be completed.
+  void refused() { unfinished_.fetch_add(1); }
+  // A call that was taken, or refused, has been completed.
+  void finished() { unfinished_.fetch_sub(1); }
   // In the table or not yet finished.
-  std::size_t unfinished() const;
+  std::size_t unfinished() const { return unfinished_.load(); }
 
  private:
+  std::atomic<uint64_t> next_id_{1};
+  std::atomic<std::size_t> unfinished_{0};
   mutable Mutex mutex_;
-  uint64_t next_id_ ABSL_GUARDED_BY(mutex_) = 1;
-  absl::flat_hash_map<uint64_t, PendingCall> calls_ ABSL_GUARDED_BY(mutex_);
-  std::size_t unfinished_ ABSL_GUARDED_BY(mutex_) = 0;
+  absl::flat_hash_map<uint64_t, Taken> calls_ ABSL_GUARDED_BY(mutex_);
+  // No call's deadline comes before it. One alarm serves all calls: most end long before their time.
+  absl::Time alarm_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();
 };
 
 }  // namespace gradwire::rpc

@@ -8,9 +8,10 @@
 namespace gradwire::rpc {
 namespace {
 
-PendingCall call_to(uint64_t incarnation) {
-  PendingCall call;
-  call.to = {"w", 1, incarnation};
+PendingCalls::Taken call_to(uint64_t incarnation, absl::Time deadline = absl::InfiniteFuture()) {
+  auto call = std::make_unique<PendingCall>();
+  call->incarnation = incarnation;
+  call->deadline = deadline;
   return call;
 }
 
@@ -18,8 +19,8 @@ TEST(PendingCalls, IsTakenOnce) {
   PendingCalls calls;
   const uint64_t id = calls.next_id();
   calls.add(id, call_to(5));
-  EXPECT_TRUE(calls.take(id).has_value());
-  EXPECT_FALSE(calls.take(id).has_value());
+  EXPECT_NE(calls.take(id), nullptr);
+  EXPECT_EQ(calls.take(id), nullptr);
   EXPECT_EQ(calls.size(), 0u);
   EXPECT_EQ(calls.unfinished(), 1u);
   calls.finished();
@@ -29,21 +30,56 @@ TEST(PendingCalls, IsTakenOnce) {
 TEST(PendingCalls, AnswerOfAnotherWorkerIsNotTaken) {
   PendingCalls calls;
   calls.add(1, call_to(5));
-  EXPECT_FALSE(calls.take_from(1, 6).has_value());
-  EXPECT_TRUE(calls.take_from(1, 5).has_value());
+  EXPECT_EQ(calls.take_from(1, 6), nullptr);
+  EXPECT_NE(calls.take_from(1, 5), nullptr);
 }
 
-TEST(PendingCalls, ClosedLinkTakesWhatWasSentOnIt) {
+TEST(PendingCalls, ClosedLinkTakesWhatWentOnIt) {
   PendingCalls calls;
-  for (uint64_t id = 1; id <= 4; ++id) calls.add(id, call_to(5));
-  EXPECT_TRUE(calls.set_sent(1, 7, 70));
-  EXPECT_TRUE(calls.set_sent(2, 7, 71));
-  EXPECT_TRUE(calls.set_sent(3, 8, 72));
-  EXPECT_EQ(calls.sent(2), (std::pair<uint64_t, uint64_t>(7, 71)));
-  EXPECT_EQ(calls.take_link(7).size(), 2u);
-  EXPECT_EQ(calls.size(), 2u);
-  EXPECT_FALSE(calls.set_sent(1, 7, 70));
-  EXPECT_EQ(calls.take_all().size(), 2u);
+  alignas(16) static char places[2][16];
+  auto link = [&](int i) { return std::shared_ptr<Link>(std::shared_ptr<void>(), reinterpret_cast<Link*>(places[i])); };
+  for (uint64_t id = 1; id <= 3; ++id) {
+    PendingCalls::Taken call = call_to(5);
+    call->link = link(id == 3 ? 1 : 0);
+    calls.add(id, std::move(call));
+  }
+  EXPECT_EQ(calls.take_link(*reinterpret_cast<Link*>(places[0])).size(), 2u);
+  EXPECT_EQ(calls.size(), 1u);
+  EXPECT_EQ(calls.sent(1, 70), nullptr);
+  EXPECT_EQ(calls.take_all().size(), 1u);
+}
+
+TEST(PendingCalls, GivenUpWhileItIsSentIsLeftToItsSender) {
+  PendingCalls calls;
+  calls.add(1, call_to(5));
+  EXPECT_EQ(calls.give_up(1, absl::CancelledError("enough")), nullptr);
+  EXPECT_EQ(calls.size(), 1u);
+  PendingCalls::Taken call = calls.sent(1, 7);
+  ASSERT_NE(call, nullptr);
+  EXPECT_EQ(call->given_up, absl::CancelledError("enough"));
+  EXPECT_EQ(call->ticket, 7u);
+
+  calls.add(2, call_to(5));
+  EXPECT_EQ(calls.sent(2, 8), nullptr);
+  EXPECT_NE(calls.give_up(2, absl::CancelledError("enough")), nullptr);
+}
+
+TEST(PendingCalls, OneAlarmServesAllDeadlines) {
+  const absl::Time start = absl::UnixEpoch();
+  PendingCalls calls;
+  EXPECT_EQ(calls.add(1, call_to(5)), absl::InfiniteFuture());
+  EXPECT_EQ(calls.add(2, call_to(5, start + absl::Seconds(10))), start + absl::Seconds(10));
+  EXPECT_EQ(calls.add(3, call_to(5, start + absl::Seconds(20))), absl::InfiniteFuture());
+  EXPECT_EQ(calls.add(4, call_to(5, start + absl::Seconds(5))), start + absl::Seconds(5));
+  for (uint64_t id = 1; id <= 4; ++id) calls.sent(id, id);
+
+  PendingCalls::Expired expired = calls.take_expired(start + absl::Seconds(5));
+  ASSERT_EQ(expired.calls.size(), 1u);
+  EXPECT_EQ(expired.calls[0].first, 4u);
+  EXPECT_EQ(expired.next, start + absl::Seconds(10));
+  EXPECT_EQ(calls.take_expired(start + absl::Seconds(30)).calls.size(), 2u);
+  EXPECT_EQ(calls.size(), 1u);
+  EXPECT_EQ(calls.add(5, call_to(5, start + absl::Seconds(40))), start + absl::Seconds(40));
 }
 
 TEST(PendingCalls, ConcurrentTakersShareEachCallOut) {

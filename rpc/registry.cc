@@ -10,6 +10,7 @@ namespace {
 
 constinit ServeHandler installed_operator_handler = nullptr;
 constinit ServeHandler installed_script_handler = nullptr;
+constinit OperatorCost installed_operator_cost = nullptr;
 
 absl::string_view kind_name(CalleeKind kind) {
   switch (kind) {
@@ -21,10 +22,6 @@ absl::string_view kind_name(CalleeKind kind) {
       return "class";
   }
   return "callee";
-}
-
-std::string key_of(CalleeKind kind, absl::string_view name) {
-  return absl::StrCat(kind_name(kind), " ", name);
 }
 
 absl::string_view last_part(absl::string_view name) {
@@ -41,20 +38,21 @@ Registry& Registry::instance() {
 
 const Callee* Registry::add(Callee callee) {
   MutexLock lock(mutex_);
-  std::string key = key_of(callee.kind, callee.name);
-  auto [entry, inserted] = callees_.try_emplace(key, nullptr);
+  auto [entry, inserted] = callees_[static_cast<std::size_t>(callee.kind)].try_emplace(callee.name, nullptr);
   if (inserted) {
+    callee.cost = new CalleeCost;
     entry->second = std::make_unique<Callee>(std::move(callee));
   } else if (entry->second->serve != callee.serve) {
-    conflicts_.push_back(std::move(key));
+    conflicts_.push_back(absl::StrCat(kind_name(callee.kind), " ", callee.name));
   }
   return entry->second.get();
 }
 
 const Callee* Registry::find(CalleeKind kind, absl::string_view name) const {
   MutexLock lock(mutex_);
-  auto found = callees_.find(key_of(kind, name));
-  return found == callees_.end() ? nullptr : found->second.get();
+  const Callees& callees = callees_[static_cast<std::size_t>(kind)];
+  auto found = callees.find(name);
+  return found == callees.end() ? nullptr : found->second.get();
 }
 
 absl::Status Registry::conflicts() const {
@@ -69,8 +67,8 @@ absl::Status Registry::unknown(CalleeKind kind, absl::string_view name) const {
   std::vector<std::string> alike;
   {
     MutexLock lock(mutex_);
-    for (const auto& [key, callee] : callees_) {
-      if (callee->kind == kind && last_part(callee->name) == last_part(name)) alike.push_back(callee->name);
+    for (const auto& [key, callee] : callees_[static_cast<std::size_t>(kind)]) {
+      if (last_part(callee->name) == last_part(name)) alike.push_back(callee->name);
     }
   }
   std::sort(alike.begin(), alike.end());
@@ -80,7 +78,13 @@ absl::Status Registry::unknown(CalleeKind kind, absl::string_view name) const {
       ": is the library that registers it linked into this program, and linked with alwayslink?"));
 }
 
-void set_operator_handler(ServeHandler handler) { installed_operator_handler = handler; }
+void set_operator_handler(ServeHandler handler, OperatorCost cost) {
+  installed_operator_handler = handler;
+  installed_operator_cost = cost;
+}
+CalleeCost* operator_cost(const std::string& name) {
+  return installed_operator_cost == nullptr ? nullptr : installed_operator_cost(name);
+}
 void set_script_handler(ServeHandler handler) { installed_script_handler = handler; }
 ServeHandler operator_handler() { return installed_operator_handler; }
 ServeHandler script_handler() { return installed_script_handler; }

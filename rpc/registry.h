@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -9,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "base/mutex.h"
+#include "rpc/callee_cost.h"
 #include "rpc/server_call.h"
 
 namespace gradwire::rpc {
@@ -27,6 +29,8 @@ struct Callee {
   std::string object_type;
   // Decodes the arguments, runs it and finishes the call.
   void (*serve)(const std::shared_ptr<ServerCall>& call) = nullptr;
+  // Lives for ever, as the callee itself does once it is registered.
+  CalleeCost* cost = nullptr;
 };
 
 // What this program serves: filled by the GRADWIRE_RPC macros during static initialisation, one for the
@@ -49,16 +53,21 @@ class Registry {
  private:
   Registry() = default;
   mutable Mutex mutex_;
-  absl::flat_hash_map<std::string, std::unique_ptr<Callee>> callees_ ABSL_GUARDED_BY(mutex_);
+  using Callees = absl::flat_hash_map<std::string, std::unique_ptr<Callee>>;
+  // One for each CalleeKind.
+  std::array<Callees, 3> callees_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::string> conflicts_ ABSL_GUARDED_BY(mutex_);
 };
 
 // Serves requests for operators and for TorchScript functions: installed during static initialisation by the
 // targets that know libtorch. nullptr while none is.
 using ServeHandler = void (*)(const std::shared_ptr<ServerCall>& call);
-void set_operator_handler(ServeHandler handler);
+// The cost of the operator of this name; nullptr when there is none that may be called.
+using OperatorCost = CalleeCost* (*)(const std::string& name);
+void set_operator_handler(ServeHandler handler, OperatorCost cost);
 void set_script_handler(ServeHandler handler);
 ServeHandler operator_handler();
+CalleeCost* operator_cost(const std::string& name);
 ServeHandler script_handler();
 
 }  // namespace gradwire::rpc

@@ -18,17 +18,17 @@ template <class Values>
 absl::StatusOr<Values> decode_arguments(const ServerCall& call) try {
   constexpr std::size_t kArity = std::tuple_size_v<Values>;
   const IncomingPayload& in = call.arguments();
-  if (static_cast<std::size_t>(in.payload.values_size()) != kArity || in.payload.keywords_size() != 0) {
+  if (static_cast<std::size_t>(in.payload->values_size()) != kArity || in.payload->keywords_size() != 0) {
     return absl::InvalidArgumentError(absl::StrCat("\"", call.callee(), "\" takes ", kArity,
-                                                   " arguments, got ", in.payload.values_size(), " and ",
-                                                   in.payload.keywords_size(), " by keyword"));
+                                                   " arguments, got ", in.payload->values_size(), " and ",
+                                                   in.payload->keywords_size(), " by keyword"));
   }
   Decoder decoder = in.decoder();
   return [&]<std::size_t... I>(std::index_sequence<I...>)->absl::StatusOr<Values> {
     absl::Status status;
     std::tuple<std::optional<std::tuple_element_t<I, Values>>...> parts;
     [[maybe_unused]] auto decode_one = [&]<std::size_t J>(std::integral_constant<std::size_t, J>) {
-      auto value = decode_value<std::tuple_element_t<J, Values>>(in.payload.values(J), decoder);
+      auto value = decode_value<std::tuple_element_t<J, Values>>(in.payload->values(J), decoder);
       if (!value.ok()) {
         status =
             with_context(value.status(), absl::StrCat("argument ", J + 1, " of \"", call.callee(), "\""));
@@ -70,6 +70,7 @@ void run_and_finish(const std::shared_ptr<Frame<Values>>& frame, Run run) {
   try {
     if constexpr (future_internal::kIsFuture<Returned>) {
       using T = typename Returned::value_type;
+      frame->call->finish_later();
       Returned future = run();
       if (!future.valid()) {
         frame->call->fail(

@@ -1,6 +1,7 @@
 #include "rpc/served_call.h"
 
-#include <thread>
+#include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
@@ -8,10 +9,23 @@
 #include "rpc/agent.h"
 #include "rpc/call_context.h"
 #include "rpc/codec_containers.h"
-#include "rpc/peers.h"
+#include "rpc/current_agent.h"
+#include "rpc/lazy_references.h"
+#include "rpc/link.h"
 #include "rpc/registry.h"
 
 namespace gradwire::rpc {
+namespace {
+
+// The call whose callee the calling thread runs.
+thread_local const ServedCall* running = nullptr;
+
+absl::Time deadline_of(const proto::Request& request) {
+  return request.timeout_us() <= 0 ? absl::InfiniteFuture()
+                                   : Clock::system().now() + absl::Microseconds(request.timeout_us());
+}
+
+}  // namespace
 
 std::string callee_of(const proto::Request& request) {
   switch (request.callee_case()) {
@@ -33,10 +47,41 @@ std::string callee_of(const proto::Request& request) {
 }
 
 ServedCall::ServedCall(Parts parts)
-    : parts_(std::move(parts)), executor_(parts_.agent->executor()), callee_(callee_of(parts_.request)) {
-  parts_.deadline = parts_.request.timeout_us() <= 0
-                        ? absl::InfiniteFuture()
-                        : Clock::system().now() + absl::Microseconds(parts_.request.timeout_us());
+    : parts_(std::move(parts)),
+      deadline_(deadline_of(request())),
+      executor_(parts_.agent->executor()),
+      callee_(callee_of(request())) {
+  look_up();
+}
+
+void ServedCall::look_up() {
+  CalleeCost* cost = nullptr;
+  switch (request().callee_case()) {
+    case proto::Request::kMethod:
+      kind_ = CalleeKind::kMethod;
+      break;
+    case proto::Request::kConstructor:
+      kind_ = CalleeKind::kConstructor;
+      break;
+    case proto::Request::kFunction:
+      break;
+    case proto::Request::kOperator:
+      cost = operator_cost(callee_);
+      break;
+    case proto::Request::kFetch:
+      cost = &parts_.server->fetch_cost_;
+      break;
+    default:
+      break;
+  }
+  if (request().has_function() || request().has_method() || request().has_constructor()) {
+    registered_ = Registry::instance().find(kind_, callee_);
+    if (registered_ != nullptr) cost = registered_->cost;
+  }
+  if (cost == nullptr) return;
+  std::size_t bytes = 0;
+  for (const transport::Buffer& buffer : parts_.buffers) bytes += buffer.size();
+  cost_ = cost->of(bytes);
 }
 
 ServedCall::~ServedCall() {
@@ -45,67 +90,58 @@ ServedCall::~ServedCall() {
 }
 
 void ServedCall::run() {
-  AgentGuard guard(parts_.agent);
+  CurrentAgent::Scope agent_scope(parts_.agent);
   ExecutionSlot<CallContext>::Scope call_scope(
-      std::make_shared<CallContext>(parts_.from, parts_.deadline, parts_.token));
-  state_ = ExecutionState::capture();
+      std::make_shared<CallContext>(parts_.from, deadline_, parts_.token));
+  const ServedCall* const outer = std::exchange(running, this);
   // Nobody waits any more: do not begin.
   if (absl::Status gone = parts_.token.reason(); !gone.ok()) {
     fail(gone);
-    return;
-  }
-  if (Clock::system().now() >= parts_.deadline) {
+  } else if (deadline_ != absl::InfiniteFuture() && Clock::system().now() >= deadline_) {
     fail(absl::DeadlineExceededError(
         absl::StrCat("\"", callee_, "\" had to wait for its turn until its time was up")));
-    return;
+  } else {
+    decode_and_serve();
   }
-  decode_and_serve();
+  running = outer;
 }
 
 void ServedCall::decode_and_serve() {
-  arguments_.payload = std::move(*parts_.request.mutable_arguments());
+  arguments_.payload = {parts_.envelope, &request().arguments()};
   arguments_.references = std::move(parts_.references);
-  if (arguments_.payload.tensors_size() > 0) {
+  if (arguments_.payload->tensors_size() > 0) {
     if (tensor_backend() == nullptr) {
       fail(absl::InvalidArgumentError(
           absl::StrCat("\"", callee_, "\" got a tensor, but this program was linked without libtorch")));
       return;
     }
-    auto tensors = tensor_backend()->decode(arguments_.payload, std::move(parts_.buffers));
+    auto tensors = tensor_backend()->decode(*arguments_.payload, std::move(parts_.buffers));
     if (!tensors.ok()) {
       fail(with_context(tensors.status(), absl::StrCat("the arguments of \"", callee_, "\"")));
       return;
     }
     arguments_.tensors = *std::move(tensors);
   }
-  if (arguments_.payload.has_graph()) {
+  if (arguments_.payload->has_graph()) {
     absl::Status joined = parts_.agent->graph_hook()->incoming_request(parts_.from, arguments_.tensors.get(),
-                                                                       arguments_.payload);
+                                                                       *arguments_.payload);
     if (!joined.ok()) {
       fail(with_context(joined, absl::StrCat("\"", callee_, "\"")));
       return;
     }
-    state_ = ExecutionState::capture();
   }
   dispatch();
 }
 
 void ServedCall::dispatch() {
-  const proto::Request& request = parts_.request;
-  const Callee* callee = nullptr;
-  CalleeKind kind = CalleeKind::kFunction;
-  switch (request.callee_case()) {
+  switch (request().callee_case()) {
     case proto::Request::kFunction:
-      break;
     case proto::Request::kMethod:
-      kind = CalleeKind::kMethod;
-      break;
     case proto::Request::kConstructor:
-      kind = CalleeKind::kConstructor;
       break;
     case proto::Request::kOperator:
     case proto::Request::kScript: {
-      const bool is_operator = request.callee_case() == proto::Request::kOperator;
+      const bool is_operator = request().callee_case() == proto::Request::kOperator;
       ServeHandler handler = is_operator ? operator_handler() : script_handler();
       if (handler == nullptr) {
         fail(absl::NotFoundError(absl::StrCat("\"", callee_, "\": this program was linked without ",
@@ -127,25 +163,24 @@ void ServedCall::dispatch() {
       fail(absl::InvalidArgumentError("the request names nothing to call"));
       return;
   }
-  callee = Registry::instance().find(kind, callee_);
-  if (callee == nullptr) {
-    fail(Registry::instance().unknown(kind, callee_));
+  if (registered_ == nullptr) {
+    fail(Registry::instance().unknown(kind_, callee_));
     return;
   }
   // A constructor's caller does not know its parameter types; the arguments are checked one by one.
-  if (kind != CalleeKind::kConstructor && request.signature() != callee->signature_hash) {
+  if (kind_ != CalleeKind::kConstructor && request().signature() != registered_->signature_hash) {
     fail(absl::InvalidArgumentError(absl::StrCat("\"", callee_, "\" has another signature on worker \"",
-                                                 parts_.agent->self().name, "\": ", callee->signature,
+                                                 parts_.agent->self().name, "\": ", registered_->signature,
                                                  "; build both programs from the same source")));
     return;
   }
-  if (kind == CalleeKind::kMethod) {
-    if (absl::Status checked = check_object(*callee); !checked.ok()) {
+  if (kind_ == CalleeKind::kMethod) {
+    if (absl::Status checked = check_object(*registered_); !checked.ok()) {
       fail(checked);
       return;
     }
   }
-  callee->serve(shared_from_this());
+  registered_->serve(shared_from_this());
 }
 
 absl::Status ServedCall::check_object(const Callee& callee) const {
@@ -161,11 +196,18 @@ absl::Status ServedCall::check_object(const Callee& callee) const {
 
 bool ServedCall::end() { return !ended_.exchange(true); }
 
-void ServedCall::answer(proto::Envelope envelope, std::vector<transport::Buffer> buffers) {
-  const proto::Payload& result = envelope.response().result();
-  if (!parts_.server->peers_.reply(parts_.link, envelope, std::move(buffers)).ok()) {
+void ServedCall::answer(const proto::Envelope& envelope, std::vector<transport::Buffer> buffers) {
+  const bool borrows =
+      std::any_of(buffers.begin(), buffers.end(), [](const transport::Buffer& buffer) {
+        return buffer.sharing() == transport::Buffer::Sharing::kBorrowed;
+      });
+  absl::StatusOr<uint64_t> ticket = parts_.link->send(envelope, std::move(buffers));
+  if (!ticket.ok()) {
     // The caller is gone: what the answer carried stays here.
-    undo(result);
+    undo(envelope.response().result());
+  } else if (borrows) {
+    // The value may change from here on; what has not left yet is copied.
+    parts_.link->capture(*ticket);
   }
   parts_.server->ended(*this);
   if (on_ended_) on_ended_();
@@ -180,13 +222,21 @@ void ServedCall::undo(const proto::Payload& result) {
 
 void ServedCall::finish(std::shared_ptr<void> value, const TypeOps* type) {
   if (!end()) return;
-  ScopedExecutionState scope(state_);
-  proto::Envelope envelope;
-  proto::Response& response = *envelope.mutable_response();
-  response.set_call_id(parts_.request.call_id());
+  if (running == this) {
+    finish_in_state(std::move(value), type);
+  } else {
+    ScopedExecutionState scope(state_);
+    finish_in_state(std::move(value), type);
+  }
+}
+
+void ServedCall::finish_in_state(std::shared_ptr<void> value, const TypeOps* type) {
+  EnvelopeBox envelope;
+  proto::Response& response = *envelope->mutable_response();
+  response.set_call_id(request().call_id());
   std::vector<transport::Buffer> buffers;
   if (is_remote()) {
-    parts_.server->rrefs_.set_value(from_proto(parts_.request.result_rref()),
+    parts_.server->rrefs_.set_value(from_proto(request().result_rref()),
                                     RRefService::Owned{std::move(value), type, nullptr});
   } else {
     absl::Status encoded;
@@ -204,7 +254,7 @@ void ServedCall::finish(std::shared_ptr<void> value, const TypeOps* type) {
                       *response.mutable_status());
     }
   }
-  answer(std::move(envelope), std::move(buffers));
+  answer(*envelope, std::move(buffers));
 }
 
 absl::Status ServedCall::encode_result(std::shared_ptr<void> value, const TypeOps* type,
@@ -214,9 +264,9 @@ absl::Status ServedCall::encode_result(std::shared_ptr<void> value, const TypeOp
         absl::StrCat("a ", type->name(), " cannot travel: it has no Codec; keep it here with remote()"));
   }
   proto::Payload& payload = *response.mutable_result();
-  std::unique_ptr<Encoder::References> references =
-      parts_.server->rrefs_.encoder(parts_.from, /*is_answer=*/true);
-  Encoder encoder(payload, references.get());
+  LazyReferences references(parts_.server->rrefs_, /*is_answer=*/true);
+  references.set_receiver(parts_.from);
+  Encoder encoder(payload, &references);
   GRADWIRE_RETURN_IF_ERROR(type->encode(value.get(), encoder, *payload.add_values()));
   value.reset();
   std::unique_ptr<TensorSet> tensors = encoder.take_tensors();
@@ -224,20 +274,23 @@ absl::Status ServedCall::encode_result(std::shared_ptr<void> value, const TypeOp
     GRADWIRE_RETURN_IF_ERROR(hook->outgoing(parts_.from, tensors.get(), payload));
   }
   if (tensors == nullptr) return absl::OkStatus();
-  return tensor_backend()->encode(*tensors, TensorSharing::kCapture, payload, buffers);
+  return tensor_backend()->encode(*tensors, TensorSharing::kBorrow, payload, buffers);
 }
 
 void ServedCall::fail(absl::Status status) {
   if (!end()) return;
   status = with_worker(std::move(status), agent().self().name);
-  if (is_remote()) parts_.server->rrefs_.set_value(from_proto(parts_.request.result_rref()), status);
+  if (is_remote()) parts_.server->rrefs_.set_value(from_proto(request().result_rref()), status);
   proto::Envelope envelope;
   proto::Response& response = *envelope.mutable_response();
-  response.set_call_id(parts_.request.call_id());
+  response.set_call_id(request().call_id());
   status_to_proto(status, *response.mutable_status());
-  answer(std::move(envelope), {});
+  answer(envelope, {});
 }
 
-void ServedCall::release_arguments() { arguments_ = IncomingPayload(); }
+void ServedCall::release_arguments() {
+  arguments_.tensors = nullptr;
+  arguments_.references.clear();
+}
 
 }  // namespace gradwire::rpc

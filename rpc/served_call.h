@@ -25,11 +25,10 @@ class ServedCall : public ServerCall, public std::enable_shared_from_this<Served
     Server* server = nullptr;
     std::shared_ptr<Agent> agent;
     Worker from;
-    uint64_t link = 0;
-    proto::Request request;
+    std::shared_ptr<Link> link;
+    EnvelopePtr envelope;
     std::vector<transport::Buffer> buffers;
     std::vector<std::shared_ptr<RRefHandle>> references;
-    absl::Time deadline;
     CancellationToken token;
   };
   explicit ServedCall(Parts parts);
@@ -45,11 +44,14 @@ class ServedCall : public ServerCall, public std::enable_shared_from_this<Served
   void finish(std::shared_ptr<void> value, const TypeOps* type) override;
   void fail(absl::Status status) override;
   void release_arguments() override;
+  void finish_later() override { state_ = ExecutionState::capture(); }
 
-  const proto::Request& request() const { return parts_.request; }
+  const proto::Request& request() const { return (*parts_.envelope)->request(); }
   const Worker& from() const { return parts_.from; }
-  uint64_t link() const { return parts_.link; }
-  absl::Time deadline() const { return parts_.deadline; }
+  const Link& link() const { return *parts_.link; }
+  absl::Time deadline() const { return deadline_; }
+  // Of calls of this callee; nullptr where nothing is known.
+  TaskCost* cost() const { return cost_; }
 
   void set_target(RRefService::Owned target) { target_ = std::move(target); }
   // Called once when the call has ended.
@@ -65,18 +67,25 @@ class ServedCall : public ServerCall, public std::enable_shared_from_this<Served
   // A method must be called on an object of its class.
   absl::Status check_object(const Callee& callee) const;
   void dispatch();
-  bool is_remote() const { return parts_.request.has_result_rref(); }
+  // Looks the callee up, where it is a registered one, and what it costs.
+  void look_up();
+  void finish_in_state(std::shared_ptr<void> value, const TypeOps* type);
+  bool is_remote() const { return request().has_result_rref(); }
   bool end();
-  void answer(proto::Envelope envelope, std::vector<transport::Buffer> buffers);
+  void answer(const proto::Envelope& envelope, std::vector<transport::Buffer> buffers);
   absl::Status encode_result(std::shared_ptr<void> value, const TypeOps* type, proto::Response& response,
                              std::vector<transport::Buffer>& buffers);
 
   Parts parts_;
+  const absl::Time deadline_;
   const std::shared_ptr<Executor> executor_;
   const std::string callee_;
+  CalleeKind kind_ = CalleeKind::kFunction;
+  const Callee* registered_ = nullptr;
+  TaskCost* cost_ = nullptr;
   IncomingPayload arguments_;
   RRefService::Owned target_;
-  // What the handler runs in: agent, call, context.
+  // What the handler ran in (agent, call, context), where it ends the call later.
   ExecutionState state_;
   absl::AnyInvocable<void()> on_ended_;
   std::atomic<bool> ended_{false};

@@ -8,7 +8,7 @@
 #include "rpc/agent.h"
 #include "rpc/codec_containers.h"
 #include "rpc/id.h"
-#include "rpc/peers.h"
+#include "rpc/link.h"
 #include "rpc/rref/service.h"
 #include "rpc/served_call.h"
 
@@ -26,23 +26,23 @@ absl::Time deadline_of(const proto::Request& request) {
 
 }  // namespace
 
-Server::Server(Agent& agent, Peers& peers, RRefService& rrefs, std::shared_ptr<ThreadPool> executor)
-    : agent_(agent), peers_(peers), rrefs_(rrefs), executor_(std::move(executor)) {}
+Server::Server(Agent& agent, RRefService& rrefs, std::shared_ptr<ThreadPool> executor)
+    : agent_(agent), rrefs_(rrefs), executor_(std::move(executor)) {}
 
-void Server::refuse(uint64_t link, uint64_t call_id, const absl::Status& status) {
+void Server::refuse(Link& link, uint64_t call_id, const absl::Status& status) {
   proto::Envelope envelope;
   envelope.mutable_response()->set_call_id(call_id);
   status_to_proto(with_worker(status, agent_.self().name), *envelope.mutable_response()->mutable_status());
-  (void)peers_.reply(link, envelope, {});
+  (void)link.send(envelope, {});
 }
 
-void Server::on_request(const Worker& from, uint64_t link, proto::Envelope envelope,
+void Server::on_request(const Worker& from, const std::shared_ptr<Link>& link, EnvelopePtr envelope,
                         std::vector<transport::Buffer> buffers) {
-  if (envelope.request().has_service()) {
+  if ((*envelope)->request().has_service()) {
     serve_service(from, link, std::move(envelope), std::move(buffers));
     return;
   }
-  proto::Request& request = *envelope.mutable_request();
+  const proto::Request& request = (*envelope)->request();
   const uint64_t call_id = request.call_id();
   std::shared_ptr<Agent> agent = agent_.weak_from_this().lock();
   if (agent == nullptr) return;
@@ -50,13 +50,13 @@ void Server::on_request(const Worker& from, uint64_t link, proto::Envelope envel
   const Id result = from_proto(request.result_rref());
   if (request.has_result_rref() &&
       (result.origin != from.incarnation || from_proto(request.result_fork()).origin != from.incarnation)) {
-    refuse(link, call_id, absl::InvalidArgumentError("the ids of a remote result are not its caller's"));
+    refuse(*link, call_id, absl::InvalidArgumentError("the ids of a remote result are not its caller's"));
     return;
   }
   // References first, and whatever happens to the call: dropping the handles gives them back.
   auto references = rrefs_.receive(request.arguments(), from);
   if (!references.ok()) {
-    refuse(link, call_id, references.status());
+    refuse(*link, call_id, references.status());
     return;
   }
   CancellationSource source;
@@ -65,11 +65,11 @@ void Server::on_request(const Worker& from, uint64_t link, proto::Envelope envel
     MutexLock lock(mutex_);
     stopped = stopped_;
     // A second request with the number of one that runs can only be a repetition.
-    if (stopped.ok() && !calls_.try_emplace({link, call_id}, source).second) return;
+    if (stopped.ok() && !calls_.try_emplace({link->number(), call_id}, source).second) return;
   }
-  auto call = std::make_shared<ServedCall>(
-      ServedCall::Parts{this, std::move(agent), from, link, std::move(request), std::move(buffers),
-                        *std::move(references), absl::Time(), source.token()});
+  auto call = std::make_shared<ServedCall>(ServedCall::Parts{this, std::move(agent), from, link,
+                                                             std::move(envelope), std::move(buffers),
+                                                             *std::move(references), source.token()});
   if (!stopped.ok()) {
     call->fail(stopped);
     return;
@@ -146,7 +146,8 @@ void Server::enqueue(std::shared_ptr<ServedCall> call, const std::shared_ptr<Str
         });
     return;
   }
-  executor_->post_clean([call = std::move(call)] { call->run(); });
+  TaskCost* const cost = call->cost();
+  executor_->post_clean([call = std::move(call)] { call->run(); }, cost);
 }
 
 std::shared_ptr<Strand> Server::order_strand(const Worker& from, uint64_t key) {
@@ -167,8 +168,9 @@ std::shared_ptr<Strand> Server::order_strand(const Worker& from, uint64_t key) {
 // The answer to one service call: sent once, whatever the extension does; Internal when it drops the call.
 class Server::ServiceAnswer {
  public:
-  ServiceAnswer(Server& server, std::shared_ptr<Agent> agent, uint64_t link, uint64_t call_id)
-      : server_(server), agent_(std::move(agent)), link_(link), call_id_(call_id) {}
+  ServiceAnswer(Server& server, std::shared_ptr<Agent> agent, std::shared_ptr<Link> link,
+                uint64_t call_id)
+      : server_(server), agent_(std::move(agent)), link_(std::move(link)), call_id_(call_id) {}
   ~ServiceAnswer() { send(absl::InternalError("the service dropped its call")); }
 
   void send(absl::StatusOr<ServiceReply> reply) {
@@ -192,7 +194,7 @@ class Server::ServiceAnswer {
       status_to_proto(with_worker(reply.status(), agent_->self().name), *response.mutable_status());
     }
     server_.served_.fetch_add(1, std::memory_order_relaxed);
-    (void)server_.peers_.reply(link_, out, std::move(buffers));
+    (void)link_->send(out, std::move(buffers));
     MutexLock lock(server_.mutex_);
     --server_.services_under_way_;
   }
@@ -201,12 +203,12 @@ class Server::ServiceAnswer {
   Server& server_;
   // Keeps the server.
   const std::shared_ptr<Agent> agent_;
-  const uint64_t link_;
+  const std::shared_ptr<Link> link_;
   const uint64_t call_id_;
   std::atomic<bool> sent_{false};
 };
 
-void Server::serve_service(const Worker& from, uint64_t link, proto::Envelope envelope,
+void Server::serve_service(const Worker& from, const std::shared_ptr<Link>& link, EnvelopePtr envelope,
                            std::vector<transport::Buffer> buffers) {
   std::shared_ptr<Agent> agent = agent_.weak_from_this().lock();
   if (agent == nullptr) return;
@@ -215,25 +217,25 @@ void Server::serve_service(const Worker& from, uint64_t link, proto::Envelope en
     if (!stopped_.ok()) return;
     ++services_under_way_;
   }
-  auto request = std::make_shared<proto::Request>(std::move(*envelope.mutable_request()));
-  auto answer = std::make_shared<ServiceAnswer>(*this, agent, link, request->call_id());
-  executor_->post_clean([this, agent = std::move(agent), from, request = std::move(request),
+  auto answer = std::make_shared<ServiceAnswer>(*this, agent, link, (*envelope)->request().call_id());
+  Executor::Task task = [this, agent = std::move(agent), from, envelope = std::move(envelope),
                          buffers = std::move(buffers), answer = std::move(answer)]() mutable {
     AgentGuard guard(agent);
+    const proto::Request& request = (*envelope)->request();
     ServiceCall call;
     call.from = from;
-    call.service = request->service().number();
-    call.body = std::move(*request->mutable_service()->mutable_body());
-    call.deadline = deadline_of(*request);
+    call.service = request.service().number();
+    call.body = request.service().body();
+    call.deadline = deadline_of(request);
     call.reply = [answer = std::move(answer)](absl::StatusOr<ServiceReply> reply) {
       answer->send(std::move(reply));
     };
-    if (request->arguments().tensors_size() > 0) {
+    if (request.arguments().tensors_size() > 0) {
       if (tensor_backend() == nullptr) {
         call.reply(absl::InvalidArgumentError("tensors sent to a program that was linked without libtorch"));
         return;
       }
-      auto tensors = tensor_backend()->decode(request->arguments(), std::move(buffers));
+      auto tensors = tensor_backend()->decode(request.arguments(), std::move(buffers));
       if (!tensors.ok()) {
         call.reply(tensors.status());
         return;
@@ -241,7 +243,8 @@ void Server::serve_service(const Worker& from, uint64_t link, proto::Envelope en
       call.tensors = *std::move(tensors);
     }
     agent_.serve_service(std::move(call));
-  });
+  };
+  executor_->post_clean(task, service_cost_.of(0));
 }
 
 void Server::cancel(uint64_t link, uint64_t call_id, const absl::Status& reason) {
@@ -279,7 +282,7 @@ void Server::stop(const absl::Status& reason) {
 void Server::ended(const ServedCall& call) {
   served_.fetch_add(1, std::memory_order_relaxed);
   MutexLock lock(mutex_);
-  calls_.erase({call.link(), call.request().call_id()});
+  calls_.erase({call.link().number(), call.request().call_id()});
 }
 
 std::size_t Server::under_way() const {

@@ -9,7 +9,8 @@
 #include "base/cancellation.h"
 #include "base/mutex.h"
 #include "base/thread_pool.h"
-#include "proto/rpc.pb.h"
+#include "rpc/callee_cost.h"
+#include "rpc/envelope.h"
 #include "rpc/extension.h"
 #include "rpc/strand.h"
 #include "rpc/worker.h"
@@ -18,7 +19,7 @@
 namespace gradwire::rpc {
 
 class Agent;
-class Peers;
+class Link;
 class RRefService;
 class ServedCall;
 
@@ -27,10 +28,10 @@ class ServedCall;
 // Thread-safe.
 class Server {
  public:
-  Server(Agent& agent, Peers& peers, RRefService& rrefs, std::shared_ptr<ThreadPool> executor);
+  Server(Agent& agent, RRefService& rrefs, std::shared_ptr<ThreadPool> executor);
 
   // On a transport's thread; does not block.
-  void on_request(const Worker& from, uint64_t link, proto::Envelope envelope,
+  void on_request(const Worker& from, const std::shared_ptr<Link>& link, EnvelopePtr envelope,
                   std::vector<transport::Buffer> buffers);
   // The caller has given up, or its connection is gone: nobody waits for these answers.
   void cancel(uint64_t link, uint64_t call_id, const absl::Status& reason);
@@ -44,7 +45,7 @@ class Server {
  private:
   friend class ServedCall;
   class ServiceAnswer;
-  void serve_service(const Worker& from, uint64_t link, proto::Envelope envelope,
+  void serve_service(const Worker& from, const std::shared_ptr<Link>& link, EnvelopePtr envelope,
                      std::vector<transport::Buffer> buffers);
   // Waits until the call's autograd context may run here, then queues it.
   void admit(std::shared_ptr<ServedCall> call, std::shared_ptr<Strand> object_strand);
@@ -52,10 +53,9 @@ class Server {
   void enqueue(std::shared_ptr<ServedCall> call, const std::shared_ptr<Strand>& object_strand);
   std::shared_ptr<Strand> order_strand(const Worker& from, uint64_t key);
   void ended(const ServedCall& call);
-  void refuse(uint64_t link, uint64_t call_id, const absl::Status& status);
+  void refuse(Link& link, uint64_t call_id, const absl::Status& status);
 
   Agent& agent_;
-  Peers& peers_;
   RRefService& rrefs_;
   const std::shared_ptr<ThreadPool> executor_;
 
@@ -68,6 +68,8 @@ class Server {
   std::size_t services_under_way_ ABSL_GUARDED_BY(mutex_) = 0;
 
   std::atomic<uint64_t> served_{0};
+  CalleeCost service_cost_;
+  CalleeCost fetch_cost_;
 };
 
 }  // namespace gradwire::rpc

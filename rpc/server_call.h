@@ -52,6 +52,9 @@ class ServerCall {
   virtual void fail(absl::Status status) = 0;
   // Drops the decoded tensors and references of the request; arguments() must not be used afterwards.
   virtual void release_arguments() = 0;
+  // The call will be ended after the callee has returned, perhaps on another thread: keeps the calling thread's
+  // ExecutionState for the encoding of the result. Before the callee runs.
+  virtual void finish_later() = 0;
 };
 
 }  // namespace gradwire::rpc

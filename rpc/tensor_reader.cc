@@ -24,6 +24,11 @@ absl::StatusOr<at::ScalarType> known_dtype(uint32_t number) {
   return static_cast<at::ScalarType>(number);
 }
 
+absl::Status wrong_size(std::size_t needed, std::size_t given) {
+  return absl::InvalidArgumentError(absl::StrCat("it needs ", needed, " bytes and ", given,
+                                                 " came (or its buffer belongs to another tensor)"));
+}
+
 }  // namespace
 
 absl::StatusOr<at::Tensor> TensorReader::read(const proto::Tensor& in) {
@@ -61,10 +66,27 @@ absl::StatusOr<at::Tensor> TensorReader::read_strided(const proto::Tensor& in, a
     return at::Tensor(at::detail::empty_cpu(sizes, dtype));
   }
   if (in.strides_size() != 0) GRADWIRE_RETURN_IF_ERROR(check_dense(in.sizes(), in.strides(), extent.numel));
+  const at::IntArrayRef strides(in.strides().data(), in.strides().size());
+  if (in.buffer() == 0) return read_inline(in, dtype, static_cast<std::size_t>(extent.bytes));
   GRADWIRE_ASSIGN_OR_RETURN(transport::Buffer memory, take_bytes(in, static_cast<std::size_t>(extent.bytes)));
   if (dtype == at::kBool) GRADWIRE_RETURN_IF_ERROR(check_bools(memory.data(), memory.size()));
-  return tensor_over(std::move(memory), sizes, at::IntArrayRef(in.strides().data(), in.strides().size()),
-                     dtype);
+  return tensor_over(std::move(memory), sizes, strides, dtype);
+}
+
+// Small: libtorch's own memory is had faster than a tensor is put around other memory.
+absl::StatusOr<at::Tensor> TensorReader::read_inline(const proto::Tensor& in, at::ScalarType dtype,
+                                                     std::size_t size) {
+  const std::string& data = in.inline_data();
+  if (data.size() != size) return wrong_size(size, data.size());
+  if (dtype == at::kBool) GRADWIRE_RETURN_IF_ERROR(check_bools(data.data(), data.size()));
+  const at::IntArrayRef sizes(in.sizes().data(), in.sizes().size());
+  at::Tensor tensor =
+      in.strides_size() == 0
+          ? at::Tensor(at::detail::empty_cpu(sizes, dtype))
+          : at::Tensor(at::detail::empty_strided_cpu(
+                sizes, at::IntArrayRef(in.strides().data(), in.strides().size()), dtype));
+  std::memcpy(tensor.mutable_data_ptr(), data.data(), size);
+  return tensor;
 }
 
 absl::StatusOr<at::Tensor> TensorReader::read_part(const proto::Tensor& in) {
@@ -91,10 +113,7 @@ absl::StatusOr<transport::Buffer> TensorReader::take_bytes(const proto::Tensor& 
     source = buffer.data();
     given = buffer.data() == nullptr ? 0 : buffer.size();
   }
-  if (given != size) {
-    return absl::InvalidArgumentError(absl::StrCat("it needs ", size, " bytes and ", given,
-                                                   " came (or its buffer belongs to another tensor)"));
-  }
+  if (given != size) return wrong_size(size, given);
   if (buffer.data() != nullptr && reinterpret_cast<uintptr_t>(source) % kAlignment == 0) return buffer;
   GRADWIRE_ASSIGN_OR_RETURN(transport::Buffer copy, allocate_tensor_memory(size));
   std::memcpy(copy.data(), source, size);

@@ -22,6 +22,7 @@ class TensorReader {
  private:
   // The plain tensor of `dtype` that a description's sizes, strides and data make.
   absl::StatusOr<at::Tensor> read_strided(const proto::Tensor& in, at::ScalarType dtype);
+  absl::StatusOr<at::Tensor> read_inline(const proto::Tensor& in, at::ScalarType dtype, std::size_t size);
   absl::StatusOr<at::Tensor> read_sparse_coo(const proto::Tensor& in, at::ScalarType dtype);
   absl::StatusOr<at::Tensor> read_sparse_csr(const proto::Tensor& in, at::ScalarType dtype);
   absl::StatusOr<at::Tensor> read_quantized(const proto::Tensor& in, at::ScalarType dtype);

@@ -49,7 +49,7 @@ absl::StatusOr<CallArguments> torch_arguments(const ServerCall& call) {
     arguments.positional.push_back(std::move(target));
   }
   Decoder decoder = in.decoder();
-  for (const proto::Value& value : in.payload.values()) {
+  for (const proto::Value& value : in.payload->values()) {
     auto argument = Codec<c10::IValue>::decode(value, decoder);
     if (!argument.ok()) {
       return with_context(argument.status(), absl::StrCat("argument ", arguments.positional.size() + 1,
@@ -57,7 +57,7 @@ absl::StatusOr<CallArguments> torch_arguments(const ServerCall& call) {
     }
     arguments.positional.push_back(*std::move(argument));
   }
-  for (const proto::KeywordValue& keyword : in.payload.keywords()) {
+  for (const proto::KeywordValue& keyword : in.payload->keywords()) {
     auto argument = Codec<c10::IValue>::decode(keyword.value(), decoder);
     if (!argument.ok()) {
       return with_context(argument.status(),

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "rpc/tensor_set.h"
 
 namespace gradwire::rpc {
@@ -13,7 +14,7 @@ namespace gradwire::rpc {
 struct TorchTensors : TensorSet {
   std::vector<at::Tensor> tensors;
   // One for each tensor: whether the caller moved it in, and with it memory that libtorch did not allocate.
-  std::vector<bool> given_away;
+  absl::InlinedVector<bool, 8> given_away;
 
   std::size_t size() const override { return tensors.size(); }
   // Returns the index.

@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "proto/rpc.pb.h"
 #include "rpc/agent.h"
+#include "rpc/lazy_references.h"
 #include "rpc/rref/service.h"
 
 // How RRefs travel in the payloads of calls.
@@ -25,6 +26,12 @@ class RRefService::MessageReferences : public Encoder::References {
   const bool is_answer_;
   std::vector<std::shared_ptr<RRefHandle>> handles_;
 };
+
+absl::StatusOr<uint32_t> LazyReferences::add(const std::shared_ptr<RRefHandle>& handle,
+                                             proto::Payload& payload) {
+  if (made_ == nullptr) made_ = service_.encoder(*receiver_, is_answer_);
+  return made_->add(handle, payload);
+}
 
 std::unique_ptr<Encoder::References> RRefService::encoder(const Worker& receiver, bool is_answer) {
   return std::make_unique<MessageReferences>(shared_from_this(), receiver, is_answer);
@@ -91,6 +98,7 @@ void RRefService::undo(const proto::Payload& payload, const Worker& receiver) {
 absl::StatusOr<std::vector<std::shared_ptr<RRefHandle>>> RRefService::receive(const proto::Payload& payload,
                                                                               const Worker& from) {
   std::vector<std::shared_ptr<RRefHandle>> handles;
+  if (payload.references_size() == 0) return handles;
   handles.reserve(payload.references_size());
   // One that cannot be must not keep the others from being taken, and given back: their sender waits for
   // that.

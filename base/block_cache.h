@@ -1,0 +1,66 @@
+#pragma once
+
+#include <cstddef>
+#include <new>
+#include <type_traits>
+
+namespace gradwire {
+
+// Blocks of kBytes that a thread has freed and will use again: for objects of some KiB that come and go with every
+// message, which malloc takes from and gives back to shared lists.
+template <std::size_t kBytes>
+class BlockCache {
+ public:
+  static void* take() {
+    Kept& kept = kept_;
+    if (kept.count > 0 && !kept.closed) return kept.blocks[--kept.count];
+    return ::operator new(kBytes);
+  }
+  static void give(void* block) {
+    Kept& kept = kept_;
+    if (kept.count < kMaxKept && !kept.closed) {
+      kept.blocks[kept.count++] = block;
+    } else {
+      ::operator delete(block);
+    }
+  }
+
+ private:
+  static constexpr int kMaxKept = 32;
+  struct Kept {
+    ~Kept() {
+      while (count > 0) ::operator delete(blocks[--count]);
+      closed = true;  // What this thread frees from here on is not kept.
+    }
+    int count = 0;
+    bool closed = false;
+    void* blocks[kMaxKept];
+  };
+  static inline thread_local Kept kept_;
+};
+
+// For std::allocate_shared.
+template <class T>
+struct BlockAllocator {
+  using value_type = T;
+  BlockAllocator() = default;
+  template <class U>
+  BlockAllocator(const BlockAllocator<U>&) {}
+  T* allocate(std::size_t count) {
+    static_assert(alignof(T) <= alignof(std::max_align_t));
+    return static_cast<T*>(count == 1 ? BlockCache<sizeof(T)>::take() : ::operator new(count * sizeof(T)));
+  }
+  void deallocate(T* memory, std::size_t count) {
+    if (count == 1) {
+      BlockCache<sizeof(T)>::give(memory);
+    } else {
+      ::operator delete(memory);
+    }
+  }
+  template <class U>
+  bool operator==(const BlockAllocator<U>&) const {
+    return true;
+  }
+};
+
+}  // namespace gradwire

@@ -1,0 +1,24 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+
+#include "base/executor.h"
+
+namespace gradwire::rpc {
+
+// How long one callee has been taking, for messages of different sizes: what is quick on a small tensor may be slow on a
+// large one. Thread-safe.
+class CalleeCost {
+ public:
+  TaskCost* of(std::size_t message_bytes) {
+    constexpr std::size_t kSmall = std::size_t{4} << 10;
+    constexpr std::size_t kMedium = std::size_t{256} << 10;
+    return &costs_[message_bytes <= kSmall ? 0 : message_bytes <= kMedium ? 1 : 2];
+  }
+
+ private:
+  std::array<TaskCost, 3> costs_;
+};
+
+}  // namespace gradwire::rpc

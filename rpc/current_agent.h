@@ -1,0 +1,12 @@
+#pragma once
+
+#include "base/execution_state.h"
+
+namespace gradwire::rpc {
+
+class Agent;
+
+// The agent of the code that runs, where it is known.
+using CurrentAgent = ExecutionSlot<Agent>;
+
+}  // namespace gradwire::rpc

@@ -1,0 +1,37 @@
+#pragma once
+
+#include <google/protobuf/arena.h>
+
+#include <cstddef>
+#include <memory>
+#include <string>
+
+#include "base/block_cache.h"
+#include "proto/rpc.pb.h"
+
+namespace gradwire::rpc {
+
+// An envelope and the memory that its parts lie in: one of ordinary size takes nothing from the heap and is
+// destroyed all at once. Not movable; not thread-safe.
+class EnvelopeBox {
+ public:
+  EnvelopeBox() : arena_(block_, sizeof(block_)) {
+    envelope_ = google::protobuf::Arena::CreateMessage<proto::Envelope>(&arena_);
+  }
+  EnvelopeBox(const EnvelopeBox&) = delete;
+  EnvelopeBox& operator=(const EnvelopeBox&) = delete;
+
+  proto::Envelope& operator*() { return *envelope_; }
+  proto::Envelope* operator->() { return envelope_; }
+
+ private:
+  static constexpr std::size_t kBlockBytes = 3072;
+  alignas(std::max_align_t) char block_[kBlockBytes];
+  google::protobuf::Arena arena_;
+  proto::Envelope* envelope_;
+};
+
+using EnvelopePtr = std::shared_ptr<EnvelopeBox>;
+inline EnvelopePtr make_envelope() { return std::allocate_shared<EnvelopeBox>(BlockAllocator<EnvelopeBox>()); }
+
+}  // namespace gradwire::rpc
