@@ -8,20 +8,20 @@ namespace gradwire {
 
 // Blocks of kBytes that a thread has freed and will use again: for objects of some KiB that come and go with every
 // message, which malloc takes from and gives back to shared lists.
-template <std::size_t kBytes>
+template <std::size_t kBytes, std::size_t kAlignment = alignof(std::max_align_t)>
 class BlockCache {
  public:
   static void* take() {
     Kept& kept = kept_;
     if (kept.count > 0 && !kept.closed) return kept.blocks[--kept.count];
-    return ::operator new(kBytes);
+    return ::operator new(kBytes, std::align_val_t(kAlignment));
   }
   static void give(void* block) {
     Kept& kept = kept_;
     if (kept.count < kMaxKept && !kept.closed) {
       kept.blocks[kept.count++] = block;
     } else {
-      ::operator delete(block);
+      ::operator delete(block, std::align_val_t(kAlignment));
     }
   }
 
@@ -29,7 +29,7 @@ class BlockCache {
   static constexpr int kMaxKept = 32;
   struct Kept {
     ~Kept() {
-      while (count > 0) ::operator delete(blocks[--count]);
+      while (count > 0) ::operator delete(blocks[--count], std::align_val_t(kAlignment));
       closed = true;  // What this thread frees from here on is not kept.
     }
     int count = 0;

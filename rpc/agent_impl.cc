@@ -10,10 +10,9 @@
 #include "rpc/codec_containers.h"
 #include "rpc/link.h"
 #include "rpc/registry.h"
+#include "rpc/transports.h"
 #include "store/init_method.h"
 #include "store/prefix_store.h"
-#include "transport/loopback/loopback_transport.h"
-#include "transport/tcp/tcp_transport.h"
 
 namespace gradwire::rpc {
 
@@ -25,12 +24,6 @@ AgentImpl::~AgentImpl() = default;
 absl::Status AgentImpl::start(const std::string& name, int rank, int size) {
   GRADWIRE_RETURN_IF_ERROR(Registry::instance().conflicts());
   if (name.empty()) return absl::InvalidArgumentError("a worker needs a name");
-  for (const std::string& transport : options.transports) {
-    if (transport != "tcp") {
-      return absl::InvalidArgumentError(
-          absl::StrCat("unknown transport \"", transport, "\"; there is \"tcp\""));
-    }
-  }
   self = {name, rank, random_id()};
   ThreadPool::Options threads;
   threads.num_threads = options.num_worker_threads;
@@ -43,9 +36,8 @@ absl::Status AgentImpl::start(const std::string& name, int rank, int size) {
   threads.wait = options.wait;
   executor = std::make_shared<ThreadPool>(threads);
   timers = std::make_unique<TimerQueue>();
-  std::vector<std::unique_ptr<transport::Transport>> transports;
-  transports.push_back(transport::make_loopback_transport({}, loop));
-  transports.push_back(transport::make_tcp_transport({.limits = options.limits}, loop));
+  GRADWIRE_ASSIGN_OR_RETURN(std::vector<std::unique_ptr<transport::Transport>> transports,
+                            make_transports(options, loop));
   peers = std::make_unique<Peers>(std::move(transports), *this, *timers, options.connect_timeout);
   rrefs = std::make_shared<RRefService>(agent);
   server = std::make_unique<Server>(agent, *rrefs, executor);

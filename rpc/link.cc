@@ -191,9 +191,11 @@ void Peers::on_closed(const std::shared_ptr<Link>& link, const absl::Status& rea
   std::shared_ptr<Peer> peer;
   uint64_t timer = 0;
   bool look_again = false;
+  bool never_worked = false;
   {
     MutexLock lock(mutex_);
     link->active_ = nullptr;
+    never_worked = !link->introduced_ && !stopping_;
     links_.erase(link->number());
     links_changed_.notify_all();
     std::swap(timer, link->hello_timer_);
@@ -206,7 +208,11 @@ void Peers::on_closed(const std::shared_ptr<Link>& link, const absl::Status& rea
   if (timer != 0) timers_.cancel(timer);
   if (peer == nullptr) return;
   sink_.on_link_closed(peer->worker, *link, reason);
-  if (look_again) suspect(peer, reason);
+  if (!look_again) return;
+  // It broke by what came over it, or never worked: another transport may.
+  const bool broken = never_worked || absl::IsInvalidArgument(reason);
+  if (broken && !link->transport_.empty() && ways_to(*peer).size() > 1) give_up(*peer, link->transport_, reason);
+  suspect(peer, reason);
 }
 
 void Peers::suspect(const std::shared_ptr<Peer>& peer, const absl::Status& reason) {

@@ -3,6 +3,8 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -32,6 +34,8 @@ struct Peer {
   int probes = 0;
   bool lost = false;
   absl::Status lost_reason;
+  // Transports that failed between this worker and that one, and are not tried again.
+  std::set<std::string> given_up;
 };
 
 // One connection and who is at its other end. Thread-safe: each member says what guards it.
@@ -40,8 +44,9 @@ class Link : public transport::ConnectionListener, public std::enable_shared_fro
   // How long a connection that came in may stay silent.
   static constexpr absl::Duration kHelloTimeout = absl::Seconds(10);
 
-  Link(Peers& peers, uint64_t number, std::shared_ptr<Peer> peer)
-      : peers_(peers), number_(number), peer_(std::move(peer)) {}
+  // `transport`: of a connection made here; empty for one that came in.
+  Link(Peers& peers, uint64_t number, std::shared_ptr<Peer> peer, std::string transport)
+      : peers_(peers), number_(number), transport_(std::move(transport)), peer_(std::move(peer)) {}
 
   void on_message(transport::Connection& connection, transport::Message message) override;
   void on_closed(transport::Connection& connection, absl::Status reason) override;
@@ -65,6 +70,7 @@ class Link : public transport::ConnectionListener, public std::enable_shared_fro
 
   Peers& peers_;
   const uint64_t number_;
+  const std::string transport_;
   // Held while the connection is being made: what arrives on it, and its end, come after that. Nothing that
   // the maker does meanwhile waits for the transport's thread.
   Mutex opening_;

@@ -22,7 +22,8 @@ struct RpcBackendOptions {
   int max_worker_threads = 256;
   // Instead of init_method; then rank and world size are required.
   std::shared_ptr<store::Store> store;
-  // Which ways of connecting may be used, best first; empty: all that work here. Known: "tcp".
+  // Which ways of connecting may be used, best first; empty: all that work here, which are "shm" (to workers on the
+  // same host) and "tcp". One that fails between two workers is left for the next with a line in the log.
   std::vector<std::string> transports;
   // Connect to every worker before init returns; else on first use.
   bool connect_at_init = false;

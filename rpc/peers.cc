@@ -131,21 +131,44 @@ absl::StatusOr<std::shared_ptr<Link>> Peers::link_to(const std::shared_ptr<Peer>
   MutexLock connecting(peer->connecting);
   GRADWIRE_ASSIGN_OR_RETURN(open, open_link(peer));
   if (open != nullptr) return open;
-  absl::Status reasons;
-  for (const auto& transport : transports_) {
-    const bool to_self = peer->worker == self_;
-    if ((transport->name() == "loopback") != to_self) continue;
-    for (const proto::Address& address : peer->record.addresses()) {
-      if (address.transport() != transport->name()) continue;
-      absl::StatusOr<std::shared_ptr<Link>> link = connect(*transport, address.address(), peer);
-      if (link.ok()) return link;
-      reasons = link.status();
-    }
+  absl::Status last;
+  std::vector<Way> ways = ways_to(*peer);
+  for (std::size_t i = 0; i < ways.size(); ++i) {
+    absl::StatusOr<std::shared_ptr<Link>> link = connect(*ways[i].transport, *ways[i].address, peer);
+    if (link.ok()) return link;
+    last = link.status();
+    if (i + 1 < ways.size()) give_up(*peer, ways[i].transport->name(), last);
   }
-  if (!reasons.ok())
-    return with_context(reasons, absl::StrCat("connecting to worker \"", peer->worker.name, "\""));
+  if (!last.ok()) return with_context(last, absl::StrCat("connecting to worker \"", peer->worker.name, "\""));
   return absl::UnavailableError(absl::StrCat("no transport reaches worker \"", peer->worker.name,
                                              "\": allow one that both sides have"));
+}
+
+std::vector<Peers::Way> Peers::ways_to(const Peer& peer) const {
+  std::vector<Way> ways;
+  const bool to_self = peer.worker == self_;
+  for (const auto& transport : transports_) {
+    if ((transport->name() == "loopback") != to_self) continue;
+    {
+      MutexLock lock(mutex_);
+      if (peer.given_up.contains(transport->name())) continue;
+    }
+    for (const proto::Address& address : peer.record.addresses()) {
+      if (address.transport() == transport->name() && transport->may_reach(address.address())) {
+        ways.push_back({transport.get(), &address.address()});
+      }
+    }
+  }
+  return ways;
+}
+
+void Peers::give_up(Peer& peer, const std::string& transport, const absl::Status& reason) {
+  {
+    MutexLock lock(mutex_);
+    if (!peer.given_up.insert(transport).second) return;
+  }
+  log(LogLevel::kWarning, "worker \"", self_.name, "\" does without the transport \"", transport, "\" to worker \"",
+      peer.worker.name, "\": ", reason.message());
 }
 
 absl::StatusOr<std::shared_ptr<Link>> Peers::connect(transport::Transport& transport,
@@ -154,7 +177,7 @@ absl::StatusOr<std::shared_ptr<Link>> Peers::connect(transport::Transport& trans
   std::shared_ptr<Link> link;
   {
     MutexLock lock(mutex_);
-    link = std::make_shared<Link>(*this, next_link_++, peer);
+    link = std::make_shared<Link>(*this, next_link_++, peer, transport.name());
   }
   // A host name may have to be looked up here, which takes its time: only those who want this peer wait.
   MutexLock opening(link->opening_);
@@ -196,7 +219,7 @@ std::shared_ptr<transport::ConnectionListener> Peers::accept(
     const std::shared_ptr<transport::Connection>& connection) {
   MutexLock lock(mutex_);
   if (stopping_) return nullptr;
-  auto link = std::make_shared<Link>(*this, next_link_++, nullptr);
+  auto link = std::make_shared<Link>(*this, next_link_++, nullptr, "");
   link->connection_ = connection;
   link->opened_ = true;
   links_[link->number()] = link;

@@ -82,10 +82,20 @@ class Peers {
   friend class Link;
   static constexpr int kProbes = 3;
 
+  // How to connect to a peer.
+  struct Way {
+    transport::Transport* transport;
+    const std::string* address;  // Of the peer's record.
+  };
+
   std::shared_ptr<transport::ConnectionListener> accept(
       const std::shared_ptr<transport::Connection>& connection);
   // The link in use; nullptr when there is none. FailedPrecondition, or why the peer is lost.
   absl::StatusOr<std::shared_ptr<Link>> open_link(const std::shared_ptr<Peer>& peer) const;
+  // The ways that are left, best first.
+  std::vector<Way> ways_to(const Peer& peer) const;
+  // Leaves a transport that failed to a peer for the next, with one line in the log.
+  void give_up(Peer& peer, const std::string& transport, const absl::Status& reason);
   absl::StatusOr<std::shared_ptr<Link>> connect(transport::Transport& transport, const std::string& address,
                                                 const std::shared_ptr<Peer>& peer);
   absl::Status admit(const proto::Hello& hello, const std::shared_ptr<Link>& link);

@@ -8,9 +8,25 @@
 #include <memory>
 #include <utility>
 
+#include "base/block_cache.h"
+#include "base/error.h"
 #include "transport/buffer_pool.h"
 
 namespace gradwire::rpc {
+namespace {
+
+constexpr std::size_t kAlignment = 64;
+// What travels inside the envelope fits (tensor_writer.cc).
+constexpr std::size_t kSmallBytes = 512;
+
+c10::DataPtr data_pointer(const transport::Buffer& memory) {
+  auto owner = std::make_unique<std::shared_ptr<void>>(memory.owner());
+  return c10::DataPtr(
+      memory.data(), owner.release(),
+      [](void* context) { delete static_cast<std::shared_ptr<void>*>(context); }, at::Device(at::kCPU));
+}
+
+}  // namespace
 
 absl::StatusOr<transport::Buffer> allocate_tensor_memory(std::size_t size) {
   // Never destroyed: tensors outlive static destruction.
@@ -18,15 +34,24 @@ absl::StatusOr<transport::Buffer> allocate_tensor_memory(std::size_t size) {
   return pool->allocate(size);
 }
 
+absl::StatusOr<c10::DataPtr> small_tensor_memory(std::size_t size) {
+  using Cache = BlockCache<kSmallBytes, kAlignment>;
+  if (size > kSmallBytes) {
+    GRADWIRE_ASSIGN_OR_RETURN(transport::Buffer memory, allocate_tensor_memory(size));
+    return data_pointer(memory);
+  }
+  void* const block = Cache::take();
+  return c10::DataPtr(block, block, &Cache::give, at::Device(at::kCPU));
+}
+
 at::Tensor tensor_over(transport::Buffer memory, at::IntArrayRef sizes, at::IntArrayRef strides,
                        at::ScalarType dtype) {
-  void* const data = memory.data();
-  const std::size_t size = memory.size();
-  auto owner = std::make_unique<std::shared_ptr<void>>(memory.owner());
-  c10::DataPtr pointer(
-      data, owner.release(), [](void* context) { delete static_cast<std::shared_ptr<void>*>(context); },
-      at::Device(at::kCPU));
-  c10::Storage storage(c10::Storage::use_byte_size_t(), size, std::move(pointer), c10::GetCPUAllocator(),
+  return tensor_over(data_pointer(memory), memory.size(), sizes, strides, dtype);
+}
+
+at::Tensor tensor_over(c10::DataPtr memory, std::size_t size, at::IntArrayRef sizes, at::IntArrayRef strides,
+                       at::ScalarType dtype) {
+  c10::Storage storage(c10::Storage::use_byte_size_t(), size, std::move(memory), c10::GetCPUAllocator(),
                        /*resizable=*/true);
   at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(
       std::move(storage), c10::DispatchKeySet(c10::DispatchKey::CPU), c10::scalarTypeToTypeMeta(dtype));

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Allocator.h>
 
 #include <cstddef>
 
@@ -13,10 +14,17 @@ namespace gradwire::rpc {
 // there is none.
 absl::StatusOr<transport::Buffer> allocate_tensor_memory(std::size_t size);
 
+// The same for a tensor of some hundred bytes, out of the calling thread's own stock where there is one.
+absl::StatusOr<c10::DataPtr> small_tensor_memory(std::size_t size);
+
 // A tensor over `memory`, which lives as long as the tensor's storage. It may be changed, and resized beyond
 // the memory like any other: libtorch then moves it to memory of its own. Empty `strides`: row-major.
 // REQUIRES: the layout lies within the memory (tensor_layout.h), and the memory belongs to the tensor alone.
 at::Tensor tensor_over(transport::Buffer memory, at::IntArrayRef sizes, at::IntArrayRef strides,
+                       at::ScalarType dtype);
+
+// The same over `size` bytes of memory that the tensor owns in libtorch's way.
+at::Tensor tensor_over(c10::DataPtr memory, std::size_t size, at::IntArrayRef sizes, at::IntArrayRef strides,
                        at::ScalarType dtype);
 
 // A tensor of another dtype of the same size over the memory of `tensor`, with its sizes, strides and offset.

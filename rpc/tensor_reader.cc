@@ -42,7 +42,7 @@ absl::StatusOr<at::Tensor> TensorReader::read(const proto::Tensor& in) {
   }
   switch (in.kind()) {
     case proto::Tensor::STRIDED:
-      return read_strided(in, dtype);
+      return read_strided(in, dtype, /*checked=*/dtype == at::kBool);
     case proto::Tensor::SPARSE_COO:
       return read_sparse_coo(in, dtype);
     case proto::Tensor::SPARSE_CSR:
@@ -55,7 +55,8 @@ absl::StatusOr<at::Tensor> TensorReader::read(const proto::Tensor& in) {
   }
 }
 
-absl::StatusOr<at::Tensor> TensorReader::read_strided(const proto::Tensor& in, at::ScalarType dtype) {
+absl::StatusOr<at::Tensor> TensorReader::read_strided(const proto::Tensor& in, at::ScalarType dtype,
+                                                      bool checked) {
   GRADWIRE_ASSIGN_OR_RETURN(TensorExtent extent,
                             checked_extent(in.sizes(), static_cast<int64_t>(c10::elementSize(dtype))));
   const at::IntArrayRef sizes(in.sizes().data(), in.sizes().size());
@@ -68,25 +69,21 @@ absl::StatusOr<at::Tensor> TensorReader::read_strided(const proto::Tensor& in, a
   if (in.strides_size() != 0) GRADWIRE_RETURN_IF_ERROR(check_dense(in.sizes(), in.strides(), extent.numel));
   const at::IntArrayRef strides(in.strides().data(), in.strides().size());
   if (in.buffer() == 0) return read_inline(in, dtype, static_cast<std::size_t>(extent.bytes));
-  GRADWIRE_ASSIGN_OR_RETURN(transport::Buffer memory, take_bytes(in, static_cast<std::size_t>(extent.bytes)));
+  GRADWIRE_ASSIGN_OR_RETURN(transport::Buffer memory,
+                            take_bytes(in, static_cast<std::size_t>(extent.bytes), checked));
   if (dtype == at::kBool) GRADWIRE_RETURN_IF_ERROR(check_bools(memory.data(), memory.size()));
   return tensor_over(std::move(memory), sizes, strides, dtype);
 }
 
-// Small: libtorch's own memory is had faster than a tensor is put around other memory.
 absl::StatusOr<at::Tensor> TensorReader::read_inline(const proto::Tensor& in, at::ScalarType dtype,
                                                      std::size_t size) {
   const std::string& data = in.inline_data();
   if (data.size() != size) return wrong_size(size, data.size());
   if (dtype == at::kBool) GRADWIRE_RETURN_IF_ERROR(check_bools(data.data(), data.size()));
-  const at::IntArrayRef sizes(in.sizes().data(), in.sizes().size());
-  at::Tensor tensor =
-      in.strides_size() == 0
-          ? at::Tensor(at::detail::empty_cpu(sizes, dtype))
-          : at::Tensor(at::detail::empty_strided_cpu(
-                sizes, at::IntArrayRef(in.strides().data(), in.strides().size()), dtype));
-  std::memcpy(tensor.mutable_data_ptr(), data.data(), size);
-  return tensor;
+  GRADWIRE_ASSIGN_OR_RETURN(c10::DataPtr memory, small_tensor_memory(size));
+  std::memcpy(memory.get(), data.data(), size);
+  return tensor_over(std::move(memory), size, at::IntArrayRef(in.sizes().data(), in.sizes().size()),
+                     at::IntArrayRef(in.strides().data(), in.strides().size()), dtype);
 }
 
 absl::StatusOr<at::Tensor> TensorReader::read_part(const proto::Tensor& in) {
@@ -95,28 +92,24 @@ absl::StatusOr<at::Tensor> TensorReader::read_part(const proto::Tensor& in) {
       in.requires_grad() || c10::isQIntType(dtype)) {
     return absl::InvalidArgumentError("one of its parts is not a plain row-major tensor");
   }
-  return read_strided(in, dtype);
+  return read_strided(in, dtype, /*checked=*/true);
 }
 
-absl::StatusOr<transport::Buffer> TensorReader::take_bytes(const proto::Tensor& in, std::size_t size) {
-  const void* source = in.inline_data().data();
-  std::size_t given = in.inline_data().size();
-  transport::Buffer buffer;
-  if (in.buffer() != 0) {
-    if (in.buffer() > buffers_.size()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("its data is buffer ", in.buffer(), " of a message that has ", buffers_.size()));
-    }
-    if (given != 0) return absl::InvalidArgumentError("it has both inline data and a buffer");
-    // What remains has no memory, so that a second tensor that names it is refused below.
-    buffer = std::exchange(buffers_[in.buffer() - 1], transport::Buffer());
-    source = buffer.data();
-    given = buffer.data() == nullptr ? 0 : buffer.size();
+absl::StatusOr<transport::Buffer> TensorReader::take_bytes(const proto::Tensor& in, std::size_t size,
+                                                           bool checked) {
+  if (in.buffer() > buffers_.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("its data is buffer ", in.buffer(), " of a message that has ", buffers_.size()));
   }
+  if (!in.inline_data().empty()) return absl::InvalidArgumentError("it has both inline data and a buffer");
+  // What remains has no memory, so that a second tensor that names it is refused below.
+  const transport::Buffer buffer = std::exchange(buffers_[in.buffer() - 1], transport::Buffer());
+  const std::size_t given = buffer.data() == nullptr ? 0 : buffer.size();
   if (given != size) return wrong_size(size, given);
-  if (buffer.data() != nullptr && reinterpret_cast<uintptr_t>(source) % kAlignment == 0) return buffer;
+  const bool private_enough = !checked || buffer.sharing() != transport::Buffer::Sharing::kForeign;
+  if (private_enough && reinterpret_cast<uintptr_t>(buffer.data()) % kAlignment == 0) return buffer;
   GRADWIRE_ASSIGN_OR_RETURN(transport::Buffer copy, allocate_tensor_memory(size));
-  std::memcpy(copy.data(), source, size);
+  std::memcpy(copy.data(), buffer.data(), size);
   return copy;
 }
 

@@ -21,7 +21,7 @@ class TensorReader {
 
  private:
   // The plain tensor of `dtype` that a description's sizes, strides and data make.
-  absl::StatusOr<at::Tensor> read_strided(const proto::Tensor& in, at::ScalarType dtype);
+  absl::StatusOr<at::Tensor> read_strided(const proto::Tensor& in, at::ScalarType dtype, bool checked);
   absl::StatusOr<at::Tensor> read_inline(const proto::Tensor& in, at::ScalarType dtype, std::size_t size);
   absl::StatusOr<at::Tensor> read_sparse_coo(const proto::Tensor& in, at::ScalarType dtype);
   absl::StatusOr<at::Tensor> read_sparse_csr(const proto::Tensor& in, at::ScalarType dtype);
@@ -30,7 +30,8 @@ class TensorReader {
   absl::StatusOr<at::Tensor> read_part(const proto::Tensor& in);
 
   // The memory that holds the `size` bytes of a tensor, not 0. Each buffer is taken at most once.
-  absl::StatusOr<transport::Buffer> take_bytes(const proto::Tensor& in, std::size_t size);
+  // `checked`: what it holds is about to be checked, so that nobody else may be able to write to it.
+  absl::StatusOr<transport::Buffer> take_bytes(const proto::Tensor& in, std::size_t size, bool checked);
 
   std::vector<transport::Buffer> buffers_;
 };

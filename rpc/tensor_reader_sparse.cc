@@ -142,7 +142,7 @@ absl::StatusOr<at::Tensor> TensorReader::read_quantized(const proto::Tensor& in,
         absl::StrCat(c10::toString(dtype), " is no quantized dtype that travels"));
   }
   GRADWIRE_RETURN_IF_ERROR(expect_parts(in, in.channel_axis() == 0 ? 0 : 2));
-  GRADWIRE_ASSIGN_OR_RETURN(at::Tensor integers, read_strided(in, c10::toUnderlying(dtype)));
+  GRADWIRE_ASSIGN_OR_RETURN(at::Tensor integers, read_strided(in, c10::toUnderlying(dtype), false));
   if (in.channel_axis() == 0) {
     GRADWIRE_RETURN_IF_ERROR(check_scale(in.scale()));
     GRADWIRE_RETURN_IF_ERROR(check_zero_point(in.zero_point(), dtype));

@@ -1,0 +1,42 @@
+#include "rpc/transports.h"
+
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "transport/loopback/loopback_transport.h"
+#include "transport/shm/shm_transport.h"
+#include "transport/tcp/tcp_transport.h"
+
+namespace gradwire::rpc {
+
+absl::StatusOr<std::vector<std::unique_ptr<transport::Transport>>> make_transports(
+    const RpcBackendOptions& options, const std::shared_ptr<transport::EventLoop>& loop) {
+  std::vector<std::unique_ptr<transport::Transport>> transports;
+  transports.push_back(transport::make_loopback_transport({}, loop));
+  const bool chosen = !options.transports.empty();
+  for (const std::string& name : chosen ? options.transports : std::vector<std::string>{"shm", "tcp"}) {
+    if (name == "shm") {
+      if (absl::Status works = transport::probe_shm(); !works.ok()) {
+        if (options.transports.size() == 1) return with_context(works, "the transport \"shm\" does not work here");
+        log(LogLevel::kWarning, "shared memory between workers does not work here: ", works.message());
+        continue;
+      }
+      transport::ShmOptions shm;
+      shm.limits = options.limits;
+      transports.push_back(transport::make_shm_transport(std::move(shm), loop));
+    } else if (name == "tcp") {
+      transport::TcpOptions tcp;
+      tcp.limits = options.limits;
+      transports.push_back(transport::make_tcp_transport(std::move(tcp), loop));
+    } else {
+      return absl::InvalidArgumentError(
+          absl::StrCat("unknown transport \"", name, "\"; there are \"shm\" and \"tcp\""));
+    }
+  }
+  return transports;
+}
+
+}  // namespace gradwire::rpc

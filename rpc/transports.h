@@ -1,0 +1,19 @@
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "rpc/options.h"
+#include "transport/event_loop.h"
+#include "transport/transport.h"
+
+namespace gradwire::rpc {
+
+// The ways of connecting that an agent has: loopback, for calls to itself, and what `options.transports` names or, when
+// it names none, all that work here, best first. What does not work here is left out with a line in the log, unless it
+// was asked for by name. InvalidArgument for an unknown name, Unavailable when none is left.
+absl::StatusOr<std::vector<std::unique_ptr<transport::Transport>>> make_transports(
+    const RpcBackendOptions& options, const std::shared_ptr<transport::EventLoop>& loop);
+
+}  // namespace gradwire::rpc
