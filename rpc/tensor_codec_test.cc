@@ -198,7 +198,7 @@ TEST(TensorCodec, GraphRulesTheFlagOfItsTensors) {
   sender.payload().mutable_graph()->add_tensors(0);
   const auto in = receive(*sender.finish());
   ASSERT_TRUE(in.ok()) << in.status();
-  EXPECT_FALSE(in->payload.tensors(0).requires_grad());
+  EXPECT_FALSE(in->payload->tensors(0).requires_grad());
   EXPECT_FALSE(decode_first<at::Tensor>(*in)->requires_grad());
 }
 
