@@ -1,0 +1,169 @@
+// Measures Gradwire beside other frameworks and the machine itself, in one run.
+//
+//   bazel run -c opt //tools:bench -- --suite=rpc --peers=torch,grpc --json=FILE --html=FILE
+
+#include <sys/resource.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <iostream>
+#include <map>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/flags/flag.h"
+#include "absl/flags/parse.h"
+#include "absl/flags/usage.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
+#include "absl/time/clock.h"
+#include "tools/bench/bench_options.h"
+#include "tools/bench/floors.h"
+#include "tools/bench/gradwire_member.h"
+#include "tools/bench/gradwire_transport.h"
+#include "tools/bench/grpc_echo.h"
+#include "tools/bench/html_page.h"
+#include "tools/bench/report.h"
+#include "tools/bench/runner.h"
+#include "tools/bench/serve_participant.h"
+#include "tools/bench/stores.h"
+#include "tools/bench/torch_member.h"
+
+ABSL_FLAG(std::vector<std::string>, suite, {"rpc"},
+          "transport, rpc, rref, autograd, store, scale, collectives, or all");
+ABSL_FLAG(std::vector<std::string>, peers, {}, "whom to measure beside: torch, grpc, openmpi, gloo");
+ABSL_FLAG(std::vector<std::string>, cases, {}, "only these; sizes may be chosen, as in echo_256KiB");
+ABSL_FLAG(std::vector<std::string>, transports, {}, "only these: shm, tcp");
+ABSL_FLAG(double, seconds, 1, "for each case and side, over all rounds");
+ABSL_FLAG(int, rounds, 5, "how often the sides take turns in a case");
+ABSL_FLAG(bool, floors, true, "measure what the machine itself needs, too");
+ABSL_FLAG(std::string, json, "", "a file for one JSON object per figure and peer");
+ABSL_FLAG(std::string, html, "", "a file for one page with plots");
+ABSL_FLAG(std::string, participant, "", "internal: what this process is in a run");
+
+namespace gradwire::bench {
+namespace {
+
+std::unique_ptr<Participant> make_participant(const std::string& role) {
+  static const auto& factories = *new std::map<std::string, std::unique_ptr<Participant> (*)()>{
+      {"floor_futex", &make_floor_futex},
+      {"floor_memcpy", &make_floor_memcpy},
+      {"floor_spin", &make_floor_spin},
+      {"floor_tcp", &make_floor_tcp},
+      {"floor_tcp_spin", &make_floor_tcp_spin},
+      {"gradwire_autograd", &make_gradwire_autograd},
+      {"gradwire_rpc", &make_gradwire_rpc},
+      {"gradwire_rref", &make_gradwire_rref},
+      {"gradwire_store", &make_gradwire_store},
+      {"gradwire_transport", &make_gradwire_transport},
+      {"grpc", &make_grpc},
+      {"torch_autograd", &make_torch_autograd},
+      {"torch_rpc", &make_torch_rpc},
+      {"torch_rref", &make_torch_rref},
+      {"torch_store", &make_torch_store},
+  };
+  const auto found = factories.find(role);
+  return found == factories.end() ? nullptr : found->second();
+}
+
+std::string load() {
+  double averages[3] = {};
+  getloadavg(averages, 3);
+  return absl::StrFormat("%.2f", averages[0]);
+}
+
+std::string processor() {
+  std::ifstream info("/proc/cpuinfo");
+  for (std::string line; std::getline(info, line);) {
+    if (line.rfind("model name", 0) == 0) return line.substr(line.find(':') + 2);
+  }
+  return "unknown";
+}
+
+// `bazel run` starts programs elsewhere; paths are meant from where it was typed.
+std::string from_here(const std::string& path) {
+  const char* here = std::getenv("BUILD_WORKING_DIRECTORY");
+  return path.empty() || path[0] == '/' || here == nullptr ? path : absl::StrCat(here, "/", path);
+}
+
+int run_bench() {
+  const auto options = complete_options({.suites = absl::GetFlag(FLAGS_suite),
+                                         .peers = absl::GetFlag(FLAGS_peers),
+                                         .cases = absl::GetFlag(FLAGS_cases),
+                                         .transports = absl::GetFlag(FLAGS_transports),
+                                         .seconds = absl::GetFlag(FLAGS_seconds),
+                                         .rounds = absl::GetFlag(FLAGS_rounds),
+                                         .floors = absl::GetFlag(FLAGS_floors)});
+  if (!options.ok()) {
+    std::cerr << "bench: " << options.status().message() << "\n";
+    return 2;
+  }
+  std::ofstream json;
+  if (const std::string path = from_here(absl::GetFlag(FLAGS_json)); !path.empty()) {
+    json.open(path);
+    if (!json) {
+      std::cerr << "bench: cannot write " << path << "\n";
+      return 2;
+    }
+  }
+#ifndef NDEBUG
+  std::cerr << "bench: built without optimisation: use -c opt\n";
+#endif
+  const absl::Time start = absl::Now();
+  const std::string load_before = load();
+  if (std::atof(load_before.c_str()) > 0.5) {
+    std::cerr << "bench: the load average is " << load_before
+              << ": other programs are running, and the figures will show it\n";
+  }
+  Runner runner(
+      *options, [&](const Row& row) { json << json_line(row) << std::endl; },
+      [&](const std::string& line) {
+        std::cerr << absl::StrFormat("[%4d s] %s\n", absl::ToInt64Seconds(absl::Now() - start), line);
+      });
+  Report report = runner.run();
+  const std::string load_after = load();
+  for (const std::string& peer : options->peers) {
+    if (peer == "openmpi" || peer == "gloo") {
+      report.skipped.push_back(absl::StrCat(peer, ": measured in the suite collectives alone"));
+    }
+  }
+  report.about = {
+      {"machine", absl::StrCat(processor(), ", ", std::thread::hardware_concurrency(), " cores")},
+      {"when", absl::FormatTime("%Y-%m-%d %H:%M UTC", start, absl::UTCTimeZone())},
+      {"load average before and after", absl::StrCat(load_before, ", ", load_after)},
+      {"run",
+       absl::StrCat(options->rounds, " rounds, ", options->seconds, " s for each case and side; suites ",
+                    absl::StrJoin(options->suites, ", "), "; peers ", absl::StrJoin(options->peers, ", "))},
+  };
+  std::cout << text_table(report);
+  if (const std::string path = from_here(absl::GetFlag(FLAGS_html)); !path.empty()) {
+    std::ofstream page(path);
+    page << html_page(report);
+    if (!page.flush()) {
+      std::cerr << "bench: cannot write " << path << "\n";
+      return 1;
+    }
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace gradwire::bench
+
+int main(int argc, char** argv) {
+  absl::SetProgramUsageMessage("measures Gradwire beside its peers; see docs/performance.md");
+  absl::ParseCommandLine(argc, argv);
+  const std::string role = absl::GetFlag(FLAGS_participant);
+  if (role.empty()) return gradwire::bench::run_bench();
+  const auto participant = gradwire::bench::make_participant(role);
+  if (participant == nullptr) {
+    std::cerr << "no participant " << role << "\n";
+    return 2;
+  }
+  constexpr int kChannelFd = 3;
+  gradwire::bench::serve_participant(kChannelFd, *participant);
+}

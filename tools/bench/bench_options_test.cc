@@ -1,0 +1,71 @@
+#include "tools/bench/bench_options.h"
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tools/bench/case_name.h"
+
+namespace gradwire::bench {
+namespace {
+
+using testing::Contains;
+using testing::Each;
+using testing::ElementsAre;
+using testing::Field;
+using testing::HasSubstr;
+using testing::Not;
+
+TEST(CaseName, HasAnOperationAndASizeOrACount) {
+  EXPECT_EQ(parse_case("echo_64KiB").operation, "echo");
+  EXPECT_EQ(parse_case("echo_64KiB").bytes, 65536);
+  EXPECT_EQ(parse_case("push_pull_1MiB").operation, "push_pull");
+  EXPECT_EQ(parse_case("all_to_all_8").operation, "all_to_all");
+  EXPECT_EQ(parse_case("all_to_all_8").count, 8);
+  EXPECT_EQ(parse_case("add2_cold").operation, "add2_cold");
+  EXPECT_EQ(parse_case("echo_99999999999MiB").bytes, 0);
+  EXPECT_EQ(parse_case("echo_-1MiB").bytes, 0);
+}
+
+TEST(BenchOptions, AllSuitesMeansEveryOneInOrder) {
+  const auto options = complete_options({.suites = {"all"}});
+  ASSERT_TRUE(options.ok());
+  EXPECT_EQ(options->suites, suites());
+  EXPECT_THAT(options->cases, Contains(Field(&CaseSpec::name, "set_get")));
+  EXPECT_THAT(options->cases, Not(Contains(Field(&CaseSpec::name, "all_to_all_64"))));
+}
+
+TEST(BenchOptions, NamedCasesAreTheOnlyOnes) {
+  const auto options = complete_options({.suites = {"rpc", "scale"}, .cases = {"all_to_all_64", "add2"}});
+  ASSERT_TRUE(options.ok());
+  EXPECT_THAT(options->cases,
+              ElementsAre(Field(&CaseSpec::name, "add2"), Field(&CaseSpec::name, "all_to_all_64")));
+}
+
+TEST(BenchOptions, OtherSizesOfAKnownCaseWork) {
+  const auto options = complete_options({.suites = {"rpc"}, .cases = {"echo_256KiB"}});
+  ASSERT_TRUE(options.ok());
+  ASSERT_EQ(options->cases.size(), 1u);
+  EXPECT_EQ(options->cases[0].bytes_per_call, 2 * 256 * 1024);
+}
+
+TEST(BenchOptions, UnknownNamesListWhatThereIs) {
+  EXPECT_THAT(complete_options({.suites = {"rcp"}}).status().message(),
+              HasSubstr("there are transport, rpc"));
+  EXPECT_THAT(complete_options({.suites = {"rpc"}, .peers = {"ray"}}).status().message(), HasSubstr("torch"));
+  EXPECT_THAT(complete_options({.suites = {"rpc"}, .cases = {"push_pull_2MiB"}}).status().message(),
+              HasSubstr("add2"));
+  EXPECT_FALSE(complete_options({.suites = {"rpc"}, .transports = {"ucx"}}).ok());
+  EXPECT_FALSE(complete_options({.suites = {"rpc"}, .seconds = 0}).ok());
+  EXPECT_FALSE(complete_options({.suites = {"rpc"}, .rounds = 0}).ok());
+}
+
+TEST(Cases, EveryRoleBelongsToASuiteWithGradwire) {
+  for (const RoleSpec& role : roles()) {
+    EXPECT_THAT(suites(), Contains(role.suite));
+    for (const std::string& transport : role.transports) {
+      EXPECT_THAT(transports_of(role.suite), Contains(transport)) << role.role;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace gradwire::bench

@@ -1,0 +1,132 @@
+#include "tools/bench/cases.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "tools/bench/case_name.h"
+
+namespace gradwire::bench {
+namespace {
+
+std::vector<CaseSpec> make_cases() {
+  std::vector<CaseSpec> all;
+  const auto add = [&](CaseSpec spec) { all.push_back(std::move(spec)); };
+  const auto sized = [&](absl::string_view suite, absl::string_view name, int ways,
+                         absl::string_view plot = "") {
+    const int64_t bytes = parse_case(name).bytes;
+    add({.suite = std::string(suite),
+         .name = std::string(name),
+         .bytes_per_call = ways * bytes,
+         .weight = bytes >= (16 << 20) ? 2.0 : 1.0,
+         .plot = std::string(plot)});
+  };
+  add({.suite = "transport", .name = "ping"});
+  for (const char* name : {"send_64KiB", "send_1MiB", "send_64MiB"}) sized("transport", name, 1);
+
+  add({.suite = "rpc", .name = "add2", .plot = "echo"});
+  // A call every 10 ms: the time allows few, and the tail wants some.
+  add({.suite = "rpc", .name = "add2_cold", .weight = 3});
+  for (const char* name : {"echo_4KiB", "echo_64KiB", "echo_1MiB", "echo_16MiB", "echo_64MiB"}) {
+    sized("rpc", name, 2, "echo");
+  }
+  for (const char* name :
+       {"push_1MiB", "push_64MiB", "pull_1MiB", "pull_64MiB", "lend_64MiB", "move_64MiB"}) {
+    sized("rpc", name, 1);
+  }
+  sized("rpc", "push_pull_1MiB", 2);
+  add({.suite = "rpc", .name = "inflight_add2", .kind = CaseKind::kInFlight, .plot = "inflight_add2"});
+  add({.suite = "rpc", .name = "oversubscribed_add2", .kind = CaseKind::kOversubscribed, .members = 4});
+  add({.suite = "rpc", .name = "queued_add2", .kind = CaseKind::kQueued, .members = 3});
+  add({.suite = "rpc", .name = "idle", .kind = CaseKind::kIdle});
+
+  add({.suite = "rref", .name = "cycle"});
+  add({.suite = "autograd", .name = "remote_add"});
+  add({.suite = "store", .name = "set_get"});
+  for (const int members : {8, 16, 32, 64}) {
+    add({.suite = "scale",
+         .name = absl::StrCat("all_to_all_", members),
+         .kind = CaseKind::kFirstContact,
+         .members = members,
+         .plot = "all_to_all",
+         .on_request = members > 16});
+  }
+  return all;
+}
+
+std::vector<RoleSpec> make_roles() {
+  const std::vector<std::string> both = {"shm", "tcp"};
+  const std::string floor;
+  // TensorPipe's shared memory is polled without end, so torch's processes spin.
+  return {
+      {"gradwire_transport", "gradwire", "", "transport", both, {}, 2},
+      {"floor_futex", "floor_futex", floor, "transport", {"shm"}, {"ping"}, 2},
+      {"floor_spin", "floor_spin", floor, "transport", {"shm"}, {"ping"}, 2},
+      {"floor_tcp", "floor_tcp", floor, "transport", {"tcp"}, {"ping"}, 2},
+      {"floor_tcp_spin", "floor_tcp_spin", floor, "transport", {"tcp"}, {"ping"}, 2},
+      {"floor_memcpy", "floor_memcpy", floor, "transport", {"shm"}, {"send"}, 1},
+
+      {"gradwire_rpc", "gradwire", "", "rpc", both, {}, 2},
+      {"torch_rpc", "torch_tensorpipe", "torch", "rpc", both, {}, 2, true},
+      {"grpc",
+       "grpc",
+       "grpc",
+       "rpc",
+       {"tcp"},
+       {"add2", "add2_cold", "echo", "push", "pull", "inflight_add2", "oversubscribed_add2", "idle"},
+       2},
+      {"floor_futex", "floor_futex", floor, "rpc", {"shm"}, {"add2", "add2_cold"}, 2},
+      {"floor_spin", "floor_spin", floor, "rpc", {"shm"}, {"add2"}, 2},
+      {"floor_tcp", "floor_tcp", floor, "rpc", {"tcp"}, {"add2", "add2_cold"}, 2},
+      {"floor_tcp_spin", "floor_tcp_spin", floor, "rpc", {"tcp"}, {"add2"}, 2},
+      {"floor_memcpy",
+       "floor_memcpy",
+       floor,
+       "rpc",
+       {"shm"},
+       {"echo", "push", "pull", "lend", "move", "push_pull"},
+       1},
+
+      {"gradwire_rref", "gradwire", "", "rref", both, {}, 2},
+      {"torch_rref", "torch_tensorpipe", "torch", "rref", both, {}, 2, true},
+      {"gradwire_autograd", "gradwire", "", "autograd", both, {}, 2},
+      {"torch_autograd", "torch_tensorpipe", "torch", "autograd", both, {}, 2, true},
+      {"gradwire_store", "gradwire", "", "store", {"store"}, {}, 2},
+      {"torch_store", "torch_store", "torch", "store", {"store"}, {}, 2},
+      {"gradwire_rpc", "gradwire", "", "scale", both, {}, 2},
+      {"torch_rpc", "torch_tensorpipe", "torch", "scale", both, {}, 2, true},
+  };
+}
+
+}  // namespace
+
+const std::vector<std::string>& suites() {
+  static const auto& all =
+      *new std::vector<std::string>{"transport", "rpc", "rref", "autograd", "store", "scale", "collectives"};
+  return all;
+}
+
+const std::vector<CaseSpec>& cases() {
+  static const auto& all = *new std::vector<CaseSpec>(make_cases());
+  return all;
+}
+
+const std::vector<RoleSpec>& roles() {
+  static const auto& all = *new std::vector<RoleSpec>(make_roles());
+  return all;
+}
+
+std::vector<std::string> transports_of(absl::string_view suite) {
+  for (const RoleSpec& role : roles()) {
+    if (role.suite == suite && role.name == "gradwire") return role.transports;
+  }
+  return {};
+}
+
+bool knows(const RoleSpec& role, const CaseSpec& spec) {
+  if (role.suite != spec.suite) return false;
+  if (role.operations.empty()) return true;
+  return std::find(role.operations.begin(), role.operations.end(), parse_case(spec.name).operation) !=
+         role.operations.end();
+}
+
+}  // namespace gradwire::bench

@@ -1,0 +1,71 @@
+#include "tools/bench/report.h"
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace gradwire::bench {
+namespace {
+
+using testing::HasSubstr;
+
+Row row() {
+  return {.suite = "rpc",
+          .case_name = "add2",
+          .transport = "shm",
+          .metric = "p50_us",
+          .gradwire = 4.5,
+          .peer = "torch_tensorpipe",
+          .peer_value = 90,
+          .ratio = 20};
+}
+
+TEST(JsonLine, IsTheContract) {
+  EXPECT_EQ(json_line(row()),
+            R"({"suite":"rpc","case":"add2","transport":"shm","metric":"p50_us","gradwire":4.5,)"
+            R"("peer":"torch_tensorpipe","peer_value":90.0,"ratio":20.0})");
+}
+
+TEST(JsonLine, WithoutAPeerIsNull) {
+  Row alone = row();
+  alone.peer.clear();
+  EXPECT_THAT(json_line(alone), HasSubstr(R"("peer":null,"peer_value":null,"ratio":null})"));
+}
+
+TEST(ShortNumber, KeepsThreeDigits) {
+  EXPECT_EQ(short_number(0.35), "0.35");
+  EXPECT_EQ(short_number(88.94), "88.9");
+  EXPECT_EQ(short_number(250124.4), "250124");
+  EXPECT_EQ(short_number(20), "20");
+  EXPECT_EQ(short_number(0), "0");
+  EXPECT_EQ(short_number(100), "100");
+}
+
+TEST(Aim, SaysWhetherItIsReached) {
+  EXPECT_EQ(aim_of(row()), "ok >= 20x");
+  Row slower = row();
+  slower.ratio = 19;
+  EXPECT_EQ(aim_of(slower), "MISS >= 20x");
+  slower.metric = "p999_us";
+  EXPECT_EQ(aim_of(slower), "");
+}
+
+TEST(Aim, OfAFigureItselfIsABound) {
+  Row idle = {
+      .suite = "rpc", .case_name = "idle", .transport = "tcp", .metric = "cpu_percent", .gradwire = 0.2};
+  EXPECT_EQ(aim_of(idle), "MISS <= 0.1");
+  idle.gradwire = 0.01;
+  EXPECT_EQ(aim_of(idle), "ok <= 0.1");
+}
+
+TEST(TextTable, PutsThePeersOfAFigureOnOneLine) {
+  Report report;
+  report.rows = {row(), row()};
+  report.rows[1].peer = "grpc";
+  report.skipped = {"gloo: not installed"};
+  const std::string table = text_table(report);
+  EXPECT_THAT(table, HasSubstr("torch_tensorpipe: 90 (20x) [ok >= 20x] grpc: 90 (20x)"));
+  EXPECT_THAT(table, HasSubstr("skipped: gloo: not installed"));
+}
+
+}  // namespace
+}  // namespace gradwire::bench

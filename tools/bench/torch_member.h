@@ -1,0 +1,15 @@
+#pragma once
+
+#include <memory>
+
+#include "tools/bench/participant.h"
+
+namespace gradwire::bench {
+
+// torch::distributed::rpc::TensorPipeAgent, from C++: the suites rpc and scale; its RRefs; its distributed
+// autograd.
+std::unique_ptr<Participant> make_torch_rpc();
+std::unique_ptr<Participant> make_torch_rref();
+std::unique_ptr<Participant> make_torch_autograd();
+
+}  // namespace gradwire::bench
