@@ -22,9 +22,10 @@ class Poller {
   virtual bool poll() = 0;
   // (driver) Ends driving. What arrives from now on wakes a thread in sleep().
   virtual void leave() = 0;
-  // (driver) Ends driving for a short time: nobody is woken meanwhile, and whoever comes may drive. The caller
-  // comes back soon, or somebody else is sent.
-  virtual void pause() = 0;
+  // (driver) Ends driving for a short time: nobody is woken meanwhile, and whoever comes may drive. The caller comes
+  // back soon, or somebody else is sent. `several`: it runs more than one task meanwhile, and what they send may leave
+  // together when it is back.
+  virtual void pause(bool several) = 0;
 
   // A thread that waits wants to drive, and one that drives for no purpose of its own should let it.
   virtual bool wanted() const = 0;

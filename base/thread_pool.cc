@@ -24,6 +24,8 @@ namespace {
 constexpr int kSpareThreads = 2;
 // After so many standstills in a row one task more may run although no thread sleeps: something may spin.
 constexpr int kPatience = 100;
+// Short tasks that a thread runs before it looks at the poller again, so that their answers can leave together.
+constexpr int kTasksInARow = 8;
 // A task that is expected to take longer is not run by the leader without another to lead.
 constexpr std::chrono::nanoseconds kShortTask = std::chrono::microseconds(50);
 // Tasks that the leader queues wake nobody while all of them together take less.
@@ -84,6 +86,7 @@ int ThreadPool::free_places_locked() const { return options_.num_threads + extra
 
 void ThreadPool::update_startable_locked() {
   startable_.store(stopping_ || (!queue_.empty() && free_places_locked() > 0));
+  several_queued_.store(queue_.size() > 1, std::memory_order_relaxed);
 }
 
 void ThreadPool::dispatch_locked() {
@@ -151,10 +154,14 @@ ThreadPool::Queued ThreadPool::take_front_locked() {
   return task;
 }
 
-ThreadPool::Queued ThreadPool::next_task_locked() {
+ThreadPool::Queued ThreadPool::next_task_locked(int& in_a_row) {
   while (true) {
-    // Also between two tasks: what has come meanwhile is looked at.
-    if (options_.poller != nullptr && !leading_ && !stopping_) lead_locked();
+    // Also between tasks, though not each: what has come meanwhile is looked at.
+    if (options_.poller != nullptr && !leading_ && !stopping_ &&
+        (!startable_.load() || ++in_a_row >= kTasksInARow)) {
+      lead_locked();
+      in_a_row = 0;
+    }
     if (!queue_.empty() && free_places_locked() > 0) return take_front_locked();
     if (queue_.empty()) {
       if (stopping_) return {};
@@ -194,7 +201,7 @@ bool ThreadPool::drive() {
     while (stay) {
       const bool any = poller.poll();
       if (startable_.load(std::memory_order_relaxed)) {
-        poller.pause();
+        poller.pause(several_queued_.load(std::memory_order_relaxed));
         return false;
       }
       // One that waits for something has more right to drive.
@@ -231,8 +238,9 @@ void ThreadPool::work(std::list<Worker>::iterator self) {
   mutex_.lock();
   self->thread_id = gettid();
   --starting_;
+  int in_a_row = kTasksInARow;
   while (true) {
-    Queued task = next_task_locked();
+    Queued task = next_task_locked(in_a_row);
     if (!task.task) break;
     ++started_;
     ++running_;

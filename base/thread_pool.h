@@ -80,8 +80,9 @@ class ThreadPool : public Executor {
 
   void work(std::list<Worker>::iterator self);
   void run(Queued task);
-  // Waits for a task that may start and takes it; none when the thread is to end.
-  Queued next_task_locked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Waits for a task that may start and takes it; none when the thread is to end. `in_a_row`: tasks that the thread has
+  // run since it looked at the poller last.
+  Queued next_task_locked(int& in_a_row) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Queued take_front_locked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Drives the poller until a task may start. The lock is given up meanwhile.
   void lead_locked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -146,6 +147,7 @@ class ThreadPool : public Executor {
   // A task is queued and may start, or the pool stops. Orders post_clean() and the leader's falling asleep, with
   // leader_asleep_.
   std::atomic<bool> startable_{false};
+  std::atomic<bool> several_queued_{false};
   std::atomic<bool> leader_asleep_{false};
 
   std::once_flag joined_;

@@ -15,6 +15,7 @@
 #include "transport/tcp/address.h"
 #include "transport/descriptor.h"
 #include "transport/tcp/frame.h"
+#include "transport/tcp/preface.h"
 #include "transport/tcp/tcp_transport.h"
 
 // What connects to an agent's port and is no honest agent.
@@ -93,8 +94,9 @@ class HostilePeer : public ::testing::Test {
 };
 
 TEST_F(HostilePeer, GarbageAndEndlessFramesEndTheirConnectionAlone) {
-  std::string huge = transport::encode_frame_start(transport::Message());
-  for (int i = 0; i < 8; ++i) huge[8 + i] = static_cast<char>((uint64_t{1} << 60) >> (8 * i));
+  const std::string preface = transport::Preface{.token = transport::random_token()}.encode();
+  std::string huge = preface + transport::encode_frame_start(transport::Message());
+  for (int i = 0; i < 8; ++i) huge[preface.size() + 8 + i] = static_cast<char>((uint64_t{1} << 60) >> (8 * i));
   const int descriptors = transport::count_descriptors();
   for (const std::string& bytes :
        {std::string("GET / HTTP/1.1\r\n\r\n"), std::string(50'000, '\xff'), huge}) {

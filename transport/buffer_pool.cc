@@ -17,7 +17,7 @@ namespace gradwire::transport {
 namespace {
 
 constexpr std::size_t kAlignment = 64;
-// Below, malloc is as good; above, a mapping costs memory only for the pages that are written.
+// Below, malloc serves blocks; above, a mapping costs memory only for the pages that are written.
 constexpr std::size_t kMappedFrom = std::size_t{256} << 10;
 constexpr std::size_t kHugePage = std::size_t{2} << 20;
 constexpr std::size_t kHugePagesFrom = 2 * kHugePage;
@@ -42,6 +42,24 @@ SizeClass size_class_of(std::size_t size) {
   return {4 + (power - 8) * 4 + static_cast<int>(quarter), base + (quarter + 1) * step};
 }
 
+// A buffer and its owner's counts in one piece of malloc's, which is all that a small buffer costs.
+template <std::size_t kSize>
+Buffer small_buffer(std::size_t size) {
+  static_assert(kSize % kAlignment == 0);
+  using Bytes = std::array<char, kSize + kAlignment - 1>;
+  std::shared_ptr<Bytes> bytes = std::make_shared_for_overwrite<Bytes>();
+  const auto start = reinterpret_cast<uintptr_t>(bytes->data());
+  char* const aligned = bytes->data() + (kAlignment - start % kAlignment) % kAlignment;
+  return Buffer(aligned, size, std::shared_ptr<void>(std::move(bytes), aligned));
+}
+
+Buffer small_buffer(std::size_t size) {
+  if (size <= 64) return small_buffer<64>(size);
+  if (size <= 192) return small_buffer<192>(size);
+  if (size <= 448) return small_buffer<448>(size);
+  return small_buffer<BufferPool::kPooledFrom>(size);
+}
+
 // With huge pages one fault maps 2 MiB instead of 4 KiB, if the mapping is aligned to them.
 void* map_pages(std::size_t bytes) {
   std::size_t slack = bytes >= kHugePagesFrom ? kHugePage : 0;
@@ -61,7 +79,7 @@ void* map_pages(std::size_t bytes) {
 // Shared by the pool and every buffer that is out, so that the memory of a buffer outlives the pool.
 class BufferPool::Core : public std::enable_shared_from_this<BufferPool::Core> {
  public:
-  explicit Core(std::size_t max_idle_bytes) : max_idle_bytes_(max_idle_bytes) {}
+  explicit Core(const BufferPoolOptions& options) : options_(options) {}
 
   ~Core() {
     for (int i = 0; i < kSizeClasses; ++i) {
@@ -73,6 +91,13 @@ class BufferPool::Core : public std::enable_shared_from_this<BufferPool::Core> {
   absl::StatusOr<Buffer> allocate(std::size_t size) {
     if (size == 0) return Buffer();
     if (size > kLargest) return exhausted(size);
+    if (size < kPooledFrom) {
+      try {
+        return small_buffer(size);
+      } catch (const std::bad_alloc&) {
+        return exhausted(size);
+      }
+    }
     SizeClass size_class = size_class_of(size);
     Block* block = take_or_make_room(size_class);
     if (block == nullptr) block = new_block(size_class);
@@ -92,6 +117,21 @@ class BufferPool::Core : public std::enable_shared_from_this<BufferPool::Core> {
 
   std::size_t idle_bytes() const { return idle_bytes_.load(std::memory_order_relaxed); }
 
+  const BufferPoolOptions& options() const { return options_; }
+
+  void trim(absl::Time now) {
+    Block* idle = nullptr;
+    {
+      MutexLock lock(mutex_);
+      if (now < next_trim_) return;
+      next_trim_ = now + options_.idle_time;
+      // What was released before the last call has been idle since then.
+      const uint32_t current = period_.fetch_add(1, std::memory_order_relaxed);
+      for (int i = 0; i < kSizeClasses; ++i) idle = take_idle_locked(i, current, idle);
+    }
+    free_list(idle);
+  }
+
  private:
   // Stands in the 64 bytes before the payload.
   struct Block {
@@ -99,6 +139,7 @@ class BufferPool::Core : public std::enable_shared_from_this<BufferPool::Core> {
     std::size_t capacity = 0;
     std::size_t mapped_bytes = 0;  // 0: from malloc
     int size_class = 0;
+    uint32_t released_in = 0;    // the period, while it is kept
     std::shared_ptr<Core> core;  // while the buffer is out
   };
   static_assert(sizeof(Block) <= kAlignment);
@@ -142,7 +183,7 @@ class BufferPool::Core : public std::enable_shared_from_this<BufferPool::Core> {
 
   void keep_or_free(Block* block) {
     std::size_t idle = idle_bytes_.fetch_add(block->capacity, std::memory_order_relaxed) + block->capacity;
-    if (idle > max_idle_bytes_ || closed_.load(std::memory_order_acquire)) {
+    if (idle > options_.max_idle_bytes || closed_.load(std::memory_order_acquire)) {
       idle_bytes_.fetch_sub(block->capacity, std::memory_order_relaxed);
       block->next = nullptr;
       free_list(block);
@@ -150,6 +191,7 @@ class BufferPool::Core : public std::enable_shared_from_this<BufferPool::Core> {
     }
     // Pushed one by one and only ever taken all at once, so no block can come back between the load and the
     // exchange.
+    block->released_in = period_.load(std::memory_order_relaxed);
     std::atomic<Block*>& head = released_[block->size_class];
     block->next = head.load(std::memory_order_relaxed);
     while (!head.compare_exchange_weak(block->next, block, std::memory_order_release,
@@ -179,7 +221,29 @@ class BufferPool::Core : public std::enable_shared_from_this<BufferPool::Core> {
 
   bool crowded(std::size_t capacity) const {
     std::size_t idle = idle_bytes();
-    return idle > 0 && capacity <= max_idle_bytes_ && idle + capacity > max_idle_bytes_;
+    return idle > 0 && capacity <= options_.max_idle_bytes && idle + capacity > options_.max_idle_bytes;
+  }
+
+  // Moves the blocks of a class that were released before the period `current` to the front of `idle`.
+  Block* take_idle_locked(int index, uint32_t current, Block* idle) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    Block* recent = nullptr;
+    Block** last = &recent;
+    for (Block* list : {released_[index].exchange(nullptr, std::memory_order_acquire), kept_[index]}) {
+      while (list != nullptr) {
+        Block* const block = std::exchange(list, list->next);
+        block->next = nullptr;
+        if (block->released_in == current) {
+          *last = block;
+          last = &block->next;
+        } else {
+          idle_bytes_.fetch_sub(block->capacity, std::memory_order_relaxed);
+          block->next = idle;
+          idle = block;
+        }
+      }
+    }
+    kept_[index] = recent;
+    return idle;
   }
 
   Block* pop_locked(int index) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -192,22 +256,29 @@ class BufferPool::Core : public std::enable_shared_from_this<BufferPool::Core> {
     return block;
   }
 
-  const std::size_t max_idle_bytes_;
+  const BufferPoolOptions options_;
 
   Mutex mutex_;
   std::array<Block*, kSizeClasses> kept_ ABSL_GUARDED_BY(mutex_) = {};
+  absl::Time next_trim_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
 
   std::array<std::atomic<Block*>, kSizeClasses> released_ = {};
   std::atomic<std::size_t> idle_bytes_{0};
+  // Counts the calls of trim().
+  std::atomic<uint32_t> period_{0};
   std::atomic<bool> closed_{false};
 };
 
-BufferPool::BufferPool(BufferPoolOptions options) : core_(std::make_shared<Core>(options.max_idle_bytes)) {}
+BufferPool::BufferPool(BufferPoolOptions options) : core_(std::make_shared<Core>(options)) {}
 
 BufferPool::~BufferPool() { core_->close(); }
 
 absl::StatusOr<Buffer> BufferPool::allocate(std::size_t size) { return core_->allocate(size); }
 
 std::size_t BufferPool::idle_bytes() const { return core_->idle_bytes(); }
+
+void BufferPool::trim(absl::Time now) { core_->trim(now); }
+
+const BufferPoolOptions& BufferPool::options() const { return core_->options(); }
 
 }  // namespace gradwire::transport

@@ -40,7 +40,7 @@ TEST(BufferPool, SizeZeroNeedsNoMemory) {
 
 TEST(BufferPool, ReleasedMemoryComesBack) {
   BufferPool pool;
-  for (std::size_t size : {100, 5'000, 300'000, 5'000'000}) {
+  for (std::size_t size : {1'500, 5'000, 300'000, 5'000'000}) {
     auto first = pool.allocate(size);
     ASSERT_TRUE(first.ok());
     void* memory = first->data();
@@ -55,13 +55,13 @@ TEST(BufferPool, ReleasedMemoryComesBack) {
 
 TEST(BufferPool, MemoryThatIsOutIsNeverGivenTwice) {
   BufferPool pool;
-  auto first = pool.allocate(1'000);
-  auto second = pool.allocate(1'000);
+  auto first = pool.allocate(2'000);
+  auto second = pool.allocate(2'000);
   ASSERT_TRUE(first.ok() && second.ok());
   EXPECT_NE(first->data(), second->data());
   Buffer copy = *first;
   *first = Buffer();
-  auto third = pool.allocate(1'000);
+  auto third = pool.allocate(2'000);
   ASSERT_TRUE(third.ok());
   EXPECT_NE(third->data(), copy.data());
 }
@@ -89,6 +89,39 @@ TEST(BufferPool, WhatIsNeededNowReplacesWhatWasKept) {
   *large = Buffer();
   EXPECT_LE(pool.idle_bytes(), 1'000'000);
   EXPECT_EQ(pool.allocate(700'000)->data(), memory);
+}
+
+TEST(BufferPool, SmallBuffersAreNotKept) {
+  BufferPool pool;
+  for (std::size_t size = 1; size < BufferPool::kPooledFrom; size += 50) {
+    auto buffer = pool.allocate(size);
+    ASSERT_TRUE(buffer.ok());
+    std::memset(buffer->data(), 1, size);
+  }
+  EXPECT_EQ(pool.idle_bytes(), 0);
+}
+
+TEST(BufferPool, TrimmingGivesBackWhatWasIdleSinceTheLastTime) {
+  BufferPool pool(BufferPoolOptions{.idle_time = absl::Seconds(5)});
+  absl::Time now = absl::UnixEpoch();
+  for (std::size_t size : {5'000, 3'000'000}) *pool.allocate(size);
+  const std::size_t both = pool.idle_bytes();
+  pool.trim(now);
+  EXPECT_EQ(pool.idle_bytes(), both);
+  // Too soon to be counted as another period.
+  pool.trim(now + absl::Seconds(1));
+  EXPECT_EQ(pool.idle_bytes(), both);
+  void* used = pool.allocate(5'000)->data();
+  now += absl::Seconds(5);
+  pool.trim(now);
+  EXPECT_GE(pool.idle_bytes(), 5'000);
+  EXPECT_LT(pool.idle_bytes(), 100'000);
+  EXPECT_EQ(pool.allocate(5'000)->data(), used);
+  for (int i = 0; i < 2; ++i) {
+    now += absl::Seconds(5);
+    pool.trim(now);
+  }
+  EXPECT_EQ(pool.idle_bytes(), 0);
 }
 
 TEST(BufferPool, BuffersOutliveThePool) {

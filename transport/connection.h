@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <memory>
 #include <string>
 
@@ -45,8 +47,22 @@ class Connection {
   // delivered.
   virtual void close(absl::Status reason, absl::Duration flush = absl::ZeroDuration()) = 0;
 
+  // Memory of the caller's alone, aligned to 64 bytes, from which a message to this connection may travel without a
+  // copy: when the buffer is sent as it is returned, owned, and nobody else holds its owner. Otherwise it is sent as
+  // any other. ResourceExhausted when there is none.
+  virtual absl::StatusOr<Buffer> allocate(std::size_t size);
+
   // Where the other end is, for messages to people.
   virtual std::string peer_address() const = 0;
 };
+
+inline absl::StatusOr<Buffer> Connection::allocate(std::size_t size) {
+  if (size == 0) return Buffer();
+  constexpr std::size_t kAlignment = 64;
+  const std::size_t rounded = (size + kAlignment - 1) / kAlignment * kAlignment;
+  void* const memory = rounded < size ? nullptr : std::aligned_alloc(kAlignment, rounded);
+  if (memory == nullptr) return absl::ResourceExhaustedError("no memory for a buffer");
+  return Buffer(memory, size, std::shared_ptr<void>(memory, std::free));
+}
 
 }  // namespace gradwire::transport

@@ -7,9 +7,11 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
+#include "transport/send_batch.h"
 
 namespace gradwire::transport {
 namespace {
@@ -26,6 +28,9 @@ constexpr int kBusyRounds = 512;
 constexpr int kQuietRounds = 256;
 // Looks again before leave() leaves the rest to the sleeping thread.
 constexpr int kLeavingRounds = 4;
+
+// What the tasks send that this thread runs until it drives again.
+thread_local std::optional<SendBatch> batch_of_tasks;
 
 bool watch(int epoll, int fd, uint32_t events, uint64_t id) {
   epoll_event event = {};
@@ -153,12 +158,15 @@ void EventLoop::cancel_in_loop(uint64_t timer) {
 }
 
 bool EventLoop::try_enter() {
+  batch_of_tasks.reset();
   if (driven_.load(std::memory_order_relaxed) || driven_.exchange(true, std::memory_order_acquire))
     return false;
   attended_.store(true);
   // Descriptors bring news now that this thread will find: nobody needs to be woken for them.
   if (busy_descriptors_ > 0 && descriptors_wake_.load(std::memory_order_relaxed)) let_descriptors_wake(false);
-  for (const std::shared_ptr<Pollable>& pollable : hot_) pollable->disarm_in_loop();
+  for (const std::shared_ptr<Pollable>& pollable : hot_) {
+    if (pollable != nullptr) pollable->disarm_in_loop();
+  }
   return true;
 }
 
@@ -290,7 +298,10 @@ bool EventLoop::arm_in_loop() {
   });
 }
 
-void EventLoop::pause() { driven_.store(false, std::memory_order_release); }
+void EventLoop::pause(bool several) {
+  driven_.store(false, std::memory_order_release);
+  if (several) batch_of_tasks.emplace();
+}
 
 void EventLoop::let_descriptors_wake(bool yes) {
   MutexLock lock(wake_mutex_);

@@ -33,6 +33,9 @@ class Transport {
                                                               std::shared_ptr<ConnectionListener> listener,
                                                               absl::Duration timeout) = 0;
 
+  // Whether connecting to `address` can be worth trying: false for one that this kind knows to be elsewhere.
+  virtual bool may_reach(const std::string& address) const { return true; }
+
   // Closes every connection (on_closed comes for each before this returns, with Cancelled where no close()
   // came before) and joins the threads; idempotent. A flush that is under way is completed within its time.
   // Not from a listener.

@@ -37,6 +37,8 @@ struct Outcome {
   std::string text;
   absl::StatusCode code = absl::StatusCode::kOk;
   bool between_frames = true;
+
+  bool operator==(const Outcome&) const = default;
 };
 
 void record(const Message& message, const Limits& limits, Outcome& outcome) {
@@ -50,10 +52,42 @@ void record(const Message& message, const Limits& limits, Outcome& outcome) {
   }
 }
 
-// As a connection does: into `max_places` places at once, at most `step` bytes at a time.
+// As if the stripes' bytes had come.
+void fill_shares(FrameParser& parser, const Limits& limits) {
+  for (const FrameParser::Place& place : parser.take_stripe_places()) {
+    require(place.stripe >= 1 && place.stripe <= 2, "a share on no stripe");
+    require(place.size > 0 && place.size <= limits.max_buffer_bytes, "a share of a wrong size");
+    std::memset(place.data, 's', place.size);
+  }
+}
+
+// As a connection does between frames: from one piece of memory, at most `step` bytes at a time.
+Outcome parse_pieces(const char* data, std::size_t size, std::size_t step, BufferPool& pool) {
+  const Limits limits = small_limits();
+  FrameParser parser(limits, pool);
+  parser.set_stripes(2);
+  Outcome outcome;
+  for (std::size_t offset = 0; offset < size; offset += step) {
+    absl::Span<const char> piece(data + offset, std::min(step, size - offset));
+    while (!piece.empty()) {
+      absl::Status status = parser.consume(piece);
+      if (!status.ok()) {
+        outcome.code = status.code();
+        return outcome;
+      }
+      fill_shares(parser, limits);
+      if (parser.complete()) record(parser.take(), limits, outcome);
+    }
+  }
+  outcome.between_frames = parser.between_frames();
+  return outcome;
+}
+
+// As a connection does within a frame: into `max_places` places at once, at most `step` bytes at a time.
 Outcome parse(const char* data, std::size_t size, std::size_t step, int max_places, BufferPool& pool) {
   const Limits limits = small_limits();
   FrameParser parser(limits, pool);
+  parser.set_stripes(2);
   Outcome outcome;
   std::size_t offset = 0;
   while (offset < size) {
@@ -76,6 +110,7 @@ Outcome parse(const char* data, std::size_t size, std::size_t step, int max_plac
       require(outcome.code == absl::StatusCode::kInvalidArgument, "an error that is not InvalidArgument");
       return outcome;
     }
+    fill_shares(parser, limits);
     if (parser.complete()) record(parser.take(), limits, outcome);
   }
   outcome.between_frames = parser.between_frames();
@@ -88,11 +123,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, std::size_t size) {
   static BufferPool& pool = *new BufferPool();
   const char* data = reinterpret_cast<const char*>(bytes);
   Outcome whole = parse(data, size, size, 16, pool);
-  for (std::size_t step : {std::size_t{1}, std::size_t{7}, std::size_t{1'000}}) {
+  for (std::size_t step : {std::size_t{1}, std::size_t{7}, std::size_t{1'000}, std::size_t{60'000}}) {
     Outcome pieces = parse(data, size, step, step == 7 ? 2 : 16, pool);
-    require(pieces.text == whole.text && pieces.code == whole.code &&
-                pieces.between_frames == whole.between_frames,
-            "the pieces change the outcome");
+    require(pieces == whole, "the pieces change the outcome");
+    require(parse_pieces(data, size, step, pool) == whole, "another way of reading changes the outcome");
   }
   return 0;
 }

@@ -21,7 +21,15 @@ std::string random_stream(std::mt19937& random) {
       message.buffers.emplace_back(bytes->data(), bytes->size(), bytes);
       payload += *bytes;
     }
-    stream += encode_frame_start(message) + message.header + payload;
+    Striping striping;
+    if (random() % 8 == 0) {
+      // Its other shares do not travel in this stream.
+      striping.stripes = static_cast<int>(random() % 2) + 1;
+      auto bytes = std::make_shared<std::string>(kMinStripedBytes + random() % 30'000, 's');
+      message.buffers.emplace_back(bytes->data(), bytes->size(), bytes);
+      payload += bytes->substr(0, stripe_share(bytes->size(), striping.stripes, 0).size);
+    }
+    stream += encode_frame_start(message, striping) + message.header + payload;
   }
   return stream;
 }

@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "transport/tcp/address.h"
+#include "transport/tcp/arrival.h"
 #include "transport/tcp/tcp_connection.h"
 
 namespace gradwire::transport {
@@ -63,6 +64,10 @@ void Acceptor::stop_in_loop() {
   context_->loop->cancel_in_loop(retry_timer_);
   if (handler_id_ != 0) context_->loop->remove_in_loop(socket_.get(), handler_id_);
   socket_.reset();
+  while (!context_->arrivals.empty()) {
+    const std::shared_ptr<Arrival> arrival = *context_->arrivals.begin();
+    arrival->cancel_in_loop();
+  }
   on_accept_ = nullptr;
 }
 
@@ -75,7 +80,8 @@ void Acceptor::accept_in_loop() {
     Descriptor socket(::accept4(socket_.get(), peer.get(), &peer.length, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (socket.valid()) {
       out_of_descriptors_ = false;
-      take_in_loop(std::move(socket), to_string(peer));
+      set_connection_options(socket.get(), context_->options);
+      std::make_shared<Arrival>(context_, std::move(socket), to_string(peer), on_accept_)->start_in_loop();
       continue;
     }
     if (errno == EAGAIN || errno == EWOULDBLOCK) return;
@@ -92,16 +98,6 @@ void Acceptor::accept_in_loop() {
     }
     // Anything else befell the one connection that was about to be accepted.
   }
-}
-
-void Acceptor::take_in_loop(Descriptor socket, const std::string& peer) {
-  set_connection_options(socket.get(), context_->options);
-  auto connection = std::make_shared<TcpConnection>(context_, peer);
-  connection->adopt_in_loop(std::move(socket));
-  std::shared_ptr<ConnectionListener> listener = on_accept_(connection);
-  bool refused = listener == nullptr;
-  connection->listen_in_loop(std::move(listener));
-  if (refused) connection->close(absl::PermissionDeniedError("refused"), absl::ZeroDuration());
 }
 
 }  // namespace gradwire::transport

@@ -20,11 +20,13 @@ struct ListeningSocket {
 // A socket that listens. Unavailable with the address and the cause, such as a port that is in use.
 absl::StatusOr<ListeningSocket> listening_socket(const std::string& host, int port);
 
-// Takes in the connections of a listening socket. Runs on the loop's driver alone.
+// Takes in what connects to a listening socket. Runs on the loop's driver alone.
 class Acceptor : public EventHandler, public std::enable_shared_from_this<Acceptor> {
  public:
   Acceptor(std::shared_ptr<TcpContext> context, Descriptor socket, Transport::AcceptHandler on_accept)
-      : context_(std::move(context)), socket_(std::move(socket)), on_accept_(std::move(on_accept)) {}
+      : context_(std::move(context)),
+        socket_(std::move(socket)),
+        on_accept_(std::make_shared<const Transport::AcceptHandler>(std::move(on_accept))) {}
 
   void start_in_loop();
   void stop_in_loop();
@@ -32,11 +34,10 @@ class Acceptor : public EventHandler, public std::enable_shared_from_this<Accept
  private:
   void on_events_in_loop(uint32_t events) override;
   void accept_in_loop();
-  void take_in_loop(Descriptor socket, const std::string& peer);
 
   const std::shared_ptr<TcpContext> context_;
   Descriptor socket_;
-  Transport::AcceptHandler on_accept_;
+  std::shared_ptr<const Transport::AcceptHandler> on_accept_;
   uint64_t handler_id_ = 0;
   uint64_t retry_timer_ = 0;
   // Told once, not with every retry.

@@ -3,47 +3,107 @@
 #include <algorithm>
 #include <utility>
 
-#include "transport/tcp/frame.h"
-
 namespace gradwire::transport {
+namespace {
 
-OutgoingMessage::OutgoingMessage(Message message)
-    : frame_start_(encode_frame_start(message)), message_(std::move(message)) {}
+// Of copied bytes in one piece: growing it copies them again.
+constexpr std::size_t kMaxCopied = std::size_t{32} << 10;
+// Long enough that the bytes of a string do not lie within it, and stay where they are when it is moved.
+constexpr std::size_t kFirstCapacity = 256;
+// Entries that have left are removed when there are so many, and as many as the others.
+constexpr std::size_t kMaxLeftEntries = 64;
 
-std::size_t OutgoingMessage::piece_size(std::size_t index) const {
-  if (index == 0) return frame_start_.size();
-  if (index == 1) return message_.header.size();
-  std::size_t from = captured_from_.empty() ? 0 : captured_from_[index - 2];
-  return from + message_.buffers[index - 2].size();
+void append(std::string& out, const Buffer& buffer) {
+  if (buffer.size() > 0) out.append(static_cast<const char*>(buffer.data()), buffer.size());
 }
 
-iovec OutgoingMessage::piece(std::size_t index, std::size_t offset) const {
+Buffer first_share(const Buffer& buffer, int stripes) {
+  return Buffer(buffer.data(), stripe_share(buffer.size(), stripes, 0).size, buffer.owner(),
+                buffer.sharing());
+}
+
+}  // namespace
+
+std::size_t SendQueue::Entry::piece_size(std::size_t index) const {
+  if (index == 0) return copied.size();
+  if (index == 1) return message.header.size();
+  const std::size_t from = captured_from.empty() ? 0 : captured_from[index - 2];
+  return from + message.buffers[index - 2].size();
+}
+
+iovec SendQueue::Entry::piece(std::size_t index, std::size_t offset) const {
   const char* data;
   std::size_t from = 0;
   if (index == 0) {
-    data = frame_start_.data();
+    data = copied.data();
   } else if (index == 1) {
-    data = message_.header.data();
+    data = message.header.data();
   } else {
-    data = static_cast<const char*>(message_.buffers[index - 2].data());
-    if (!captured_from_.empty()) from = captured_from_[index - 2];
+    data = static_cast<const char*>(message.buffers[index - 2].data());
+    if (!captured_from.empty()) from = captured_from[index - 2];
   }
   return {const_cast<char*>(data) + (offset - from), piece_size(index) - offset};
 }
 
-uint64_t SendQueue::push(OutgoingMessage message) {
-  messages_.push_back(std::move(message));
-  return front_ticket_ + messages_.size() - 1;
+SendQueue::Entry& SendQueue::entry_to_append_to(std::size_t bytes) {
+  if (!empty()) {
+    Entry& last = entries_.back();
+    if (!last.gathered && !last.has_message && last.copied.size() + bytes <= kMaxCopied) return last;
+  }
+  Entry& added = entries_.emplace_back();
+  added.ticket = last_ticket_;
+  added.copied.swap(spare_);
+  added.copied.reserve(std::max(bytes, kFirstCapacity));
+  return added;
 }
 
-int SendQueue::gather(iovec* pieces, int max) const {
+void SendQueue::push(uint64_t ticket, Message& message, const Striping& striping) {
+  const std::size_t frame = kFramePrefixBytes + 8 * message.buffers.size();
+  const std::size_t whole = frame + message.byte_size();
+  Entry& entry = entry_to_append_to(std::min(whole, kCopiedBytes));
+  entry.ticket = last_ticket_ = ticket;
+  const std::size_t before = entry.copied.size();
+  append_frame_start(entry.copied, message, striping);
+  const bool copy_header = message.header.size() <= kCopiedBytes;
+  if (copy_header) entry.copied += message.header;
+  if (whole <= kCopiedBytes) {
+    for (const Buffer& buffer : message.buffers) append(entry.copied, buffer);
+    bytes_ += entry.copied.size() - before;
+    return;
+  }
+  entry.has_message = true;
+  entry.message = std::move(message);
+  if (copy_header) entry.message.header.clear();
+  for (Buffer& buffer : entry.message.buffers) {
+    if (striping.covers(buffer.size())) buffer = first_share(buffer, striping.stripes);
+  }
+  bytes_ += entry.copied.size() - before + entry.message.byte_size();
+}
+
+void SendQueue::push_shares(uint64_t ticket, std::vector<Buffer> shares) {
+  Entry& entry = entries_.emplace_back();
+  entry.ticket = last_ticket_ = ticket;
+  entry.has_message = true;
+  entry.message.buffers = std::move(shares);
+  bytes_ += entry.message.byte_size();
+}
+
+void SendQueue::push_bytes(absl::string_view bytes) {
+  Entry& entry = entry_to_append_to(bytes.size());
+  entry.copied.append(bytes.data(), bytes.size());
+  bytes_ += bytes.size();
+}
+
+int SendQueue::gather(iovec* pieces, int max) {
   int count = 0;
   std::size_t offset = offset_;
   std::size_t index = piece_;
-  for (const OutgoingMessage& message : messages_) {
-    for (; index < message.piece_count(); ++index) {
+  for (std::size_t i = front_; i < entries_.size(); ++i) {
+    Entry& entry = entries_[i];
+    entry.gathered = true;
+    for (; index < entry.piece_count(); ++index) {
       if (count == max) return count;
-      iovec piece = message.piece(index, offset);
+      iovec piece = entry.piece(index, offset);
       if (piece.iov_len > 0) pieces[count++] = piece;
       offset = 0;
     }
@@ -52,58 +112,91 @@ int SendQueue::gather(iovec* pieces, int max) const {
   return count;
 }
 
-void SendQueue::advance(std::size_t bytes, std::vector<OutgoingMessage>& left) {
-  while (!messages_.empty()) {
-    OutgoingMessage& message = messages_.front();
-    while (piece_ < message.piece_count()) {
-      std::size_t size = message.piece_size(piece_);
-      std::size_t step = std::min(bytes, size - offset_);
+void SendQueue::advance(std::size_t bytes, std::vector<Message>& left) {
+  bytes_ -= bytes;
+  while (!empty()) {
+    Entry& entry = entries_[front_];
+    while (piece_ < entry.piece_count()) {
+      const std::size_t size = entry.piece_size(piece_);
+      const std::size_t step = std::min(bytes, size - offset_);
       offset_ += step;
       bytes -= step;
       if (offset_ < size) return;
       ++piece_;
       offset_ = 0;
     }
-    left.push_back(std::move(message));
-    messages_.pop_front();
-    ++front_ticket_;
-    piece_ = 0;
+    remove_front(left);
   }
+}
+
+void SendQueue::remove_front(std::vector<Message>& left) {
+  Entry& entry = entries_[front_];
+  if (entry.has_message) left.push_back(std::move(entry.message));
+  if (entry.copied.capacity() > spare_.capacity() && entry.copied.capacity() <= 2 * kMaxCopied) {
+    spare_.swap(entry.copied);
+    spare_.clear();
+  }
+  entry = Entry();
+  ++front_;
+  piece_ = 0;
+  if (empty()) {
+    entries_.clear();
+    front_ = 0;
+  } else if (front_ >= kMaxLeftEntries && 2 * front_ >= entries_.size()) {
+    entries_.erase(entries_.begin(), entries_.begin() + static_cast<std::ptrdiff_t>(front_));
+    front_ = 0;
+  }
+}
+
+std::size_t SendQueue::find(uint64_t ticket) const {
+  const auto begin = entries_.begin() + static_cast<std::ptrdiff_t>(front_);
+  auto found = std::lower_bound(begin, entries_.end(), ticket,
+                                [](const Entry& entry, uint64_t wanted) { return entry.ticket < wanted; });
+  // Bytes that are no message have the ticket of the one before them.
+  while (found != entries_.end() && found->ticket == ticket && !found->has_message) ++found;
+  if (found == entries_.end() || found->ticket != ticket) return entries_.size();
+  return static_cast<std::size_t>(found - entries_.begin());
 }
 
 std::vector<SendQueue::BorrowedPart> SendQueue::borrowed_parts(uint64_t ticket) const {
   std::vector<BorrowedPart> parts;
-  if (ticket < front_ticket_ || ticket - front_ticket_ >= messages_.size()) return parts;
-  const OutgoingMessage& message = messages_[ticket - front_ticket_];
-  bool first = ticket == front_ticket_;
-  for (std::size_t i = 0; i < message.message_.buffers.size(); ++i) {
-    const Buffer& buffer = message.message_.buffers[i];
-    std::size_t piece = i + 2;
-    if (buffer.sharing() != Buffer::Sharing::kBorrowed || buffer.size() == 0 || (first && piece < piece_))
+  const std::size_t at = find(ticket);
+  if (at == entries_.size()) return parts;
+  const std::vector<Buffer>& buffers = entries_[at].message.buffers;
+  const bool first = at == front_;
+  for (std::size_t i = 0; i < buffers.size(); ++i) {
+    const std::size_t piece = i + 2;
+    if (buffers[i].sharing() != Buffer::Sharing::kBorrowed || buffers[i].size() == 0 ||
+        (first && piece < piece_))
       continue;
-    parts.push_back({i, first && piece == piece_ ? offset_ : 0, buffer});
+    parts.push_back({i, first && piece == piece_ ? offset_ : 0, buffers[i]});
   }
   return parts;
 }
 
 void SendQueue::replace_borrowed(uint64_t ticket, std::vector<BorrowedPart>& parts) {
-  if (ticket < front_ticket_ || ticket - front_ticket_ >= messages_.size()) return;
-  OutgoingMessage& message = messages_[ticket - front_ticket_];
-  if (message.captured_from_.empty()) message.captured_from_.resize(message.message_.buffers.size(), 0);
+  const std::size_t at = find(ticket);
+  if (at == entries_.size()) return;
+  Entry& entry = entries_[at];
+  if (entry.captured_from.empty()) entry.captured_from.resize(entry.message.buffers.size(), 0);
   for (BorrowedPart& part : parts) {
-    Buffer& buffer = message.message_.buffers[part.index];
+    Buffer& buffer = entry.message.buffers[part.index];
     // Two threads may capture the same message.
     if (buffer.sharing() != Buffer::Sharing::kBorrowed) continue;
     std::swap(buffer, part.buffer);
-    message.captured_from_[part.index] = part.offset;
+    entry.captured_from[part.index] = part.offset;
   }
 }
 
-std::deque<OutgoingMessage> SendQueue::clear() {
-  front_ticket_ += messages_.size();
-  piece_ = 0;
-  offset_ = 0;
-  return std::exchange(messages_, {});
+std::vector<Message> SendQueue::clear() {
+  std::vector<Message> messages;
+  for (Entry& entry : entries_) {
+    if (entry.has_message) messages.push_back(std::move(entry.message));
+  }
+  entries_.clear();
+  front_ = piece_ = offset_ = bytes_ = 0;
+  spare_ = std::string();
+  return messages;
 }
 
 }  // namespace gradwire::transport

@@ -1,7 +1,6 @@
 #include "transport/tcp/send_queue.h"
 
 #include <cstring>
-#include <random>
 
 #include "gtest/gtest.h"
 #include "transport/tcp/frame.h"
@@ -17,8 +16,9 @@ Buffer buffer_of(const std::string& text, Buffer::Sharing sharing = Buffer::Shar
 Message sample_message(int i, Buffer::Sharing sharing = Buffer::Sharing::kOwned) {
   Message message;
   message.header = "header " + std::to_string(i);
-  message.buffers = {buffer_of(std::string(100 + i, 'a'), sharing), Buffer(), buffer_of("tail"),
-                     buffer_of(std::string(i, 'z'), sharing)};
+  // Too large to be copied.
+  message.buffers = {buffer_of(std::string(SendQueue::kCopiedBytes + i, 'a'), sharing), Buffer(),
+                     buffer_of("tail"), buffer_of(std::string(i, 'z'), sharing)};
   return message;
 }
 
@@ -30,8 +30,7 @@ std::string encode(const Message& message) {
 }
 
 // Writes up to `limit` bytes as a socket would.
-std::string write_some(SendQueue& queue, std::size_t limit, int max_pieces,
-                       std::vector<OutgoingMessage>& left) {
+std::string write_some(SendQueue& queue, std::size_t limit, int max_pieces, std::vector<Message>& left) {
   std::vector<iovec> pieces(max_pieces);
   int count = queue.gather(pieces.data(), max_pieces);
   std::string written;
@@ -43,6 +42,8 @@ std::string write_some(SendQueue& queue, std::size_t limit, int max_pieces,
   queue.advance(written.size(), left);
   return written;
 }
+
+void push(SendQueue& queue, uint64_t ticket, Message message) { queue.push(ticket, message); }
 
 void capture(SendQueue& queue, uint64_t ticket) {
   auto parts = queue.borrowed_parts(ticket);
@@ -60,13 +61,13 @@ TEST(SendQueue, PartialWritesGiveTheWholeStream) {
       std::string expected, written;
       for (int i = 0; i < 10; ++i) {
         expected += encode(sample_message(i));
-        EXPECT_EQ(queue.push(OutgoingMessage(sample_message(i))), i + 1);
+        push(queue, i + 1, sample_message(i));
       }
-      std::vector<OutgoingMessage> left;
+      std::vector<Message> left;
       while (!queue.empty()) written += write_some(queue, limit, max_pieces, left);
       EXPECT_TRUE(written == expected);
       EXPECT_EQ(left.size(), 10);
-      EXPECT_EQ(queue.front_ticket(), 11);
+      EXPECT_EQ(queue.bytes(), 0);
     }
   }
 }
@@ -76,8 +77,9 @@ TEST(SendQueue, MessagesLeaveWithTheirLastByte) {
   Message message = sample_message(3);
   std::size_t size = encode(message).size();
   std::weak_ptr<void> owner = message.buffers[0].owner();
-  queue.push(OutgoingMessage(std::move(message)));
-  std::vector<OutgoingMessage> left;
+  push(queue, 1, std::move(message));
+  EXPECT_EQ(queue.bytes(), size);
+  std::vector<Message> left;
   queue.advance(size - 1, left);
   EXPECT_TRUE(left.empty());
   EXPECT_FALSE(queue.empty());
@@ -93,15 +95,17 @@ TEST(SendQueue, MessagesLeaveWithTheirLastByte) {
 TEST(SendQueue, CapturesAtAnyPointKeepTheStream) {
   std::string expected;
   for (int i = 0; i < 3; ++i) expected += encode(sample_message(i));
-  for (std::size_t point = 0; point < expected.size(); ++point) {
+  const std::size_t length = expected.size() / 3;
+  // Every point about the beginnings, where the pieces are short, and some in between.
+  for (std::size_t point = 0; point < expected.size(); point += point % length < 90 ? 1 : 61) {
     SendQueue queue;
     std::vector<Buffer> borrowed;
     for (int i = 0; i < 3; ++i) {
       Message message = sample_message(i, Buffer::Sharing::kBorrowed);
       borrowed.insert(borrowed.end(), {message.buffers[0], message.buffers[3]});
-      queue.push(OutgoingMessage(std::move(message)));
+      push(queue, i + 1, std::move(message));
     }
-    std::vector<OutgoingMessage> left;
+    std::vector<Message> left;
     std::string written;
     while (written.size() < point) written += write_some(queue, point - written.size(), 64, left);
     for (uint64_t ticket = 1; ticket <= 3; ++ticket) {
@@ -109,7 +113,7 @@ TEST(SendQueue, CapturesAtAnyPointKeepTheStream) {
       capture(queue, ticket);
     }
     for (Buffer& buffer : borrowed) std::memset(buffer.data(), '!', buffer.size());
-    while (!queue.empty()) written += write_some(queue, 50, 3, left);
+    while (!queue.empty()) written += write_some(queue, 500, 3, left);
     ASSERT_TRUE(written == expected) << point;
   }
 }
@@ -117,11 +121,12 @@ TEST(SendQueue, CapturesAtAnyPointKeepTheStream) {
 // The copy is made while other bytes leave, and put in place after that.
 TEST(SendQueue, WhatLeavesDuringACaptureIsNotSentAgain) {
   Message message;
-  message.buffers = {buffer_of(std::string(1'000, 'b'), Buffer::Sharing::kBorrowed)};
+  message.buffers = {buffer_of(std::string(6'000, 'b'), Buffer::Sharing::kBorrowed)};
   std::string expected = encode(message);
   SendQueue queue;
-  uint64_t ticket = queue.push(OutgoingMessage(std::move(message)));
-  std::vector<OutgoingMessage> left;
+  constexpr uint64_t ticket = 7;
+  push(queue, ticket, std::move(message));
+  std::vector<Message> left;
   std::string written = write_some(queue, 300, 64, left);
   auto parts = queue.borrowed_parts(ticket);
   ASSERT_EQ(parts.size(), 1);
@@ -138,20 +143,89 @@ TEST(SendQueue, CapturesOfWhatIsNotThereDoNothing) {
   SendQueue queue;
   EXPECT_TRUE(queue.borrowed_parts(0).empty());
   EXPECT_TRUE(queue.borrowed_parts(1).empty());
-  queue.push(OutgoingMessage(sample_message(1, Buffer::Sharing::kBorrowed)));
+  push(queue, 1, sample_message(1, Buffer::Sharing::kBorrowed));
+  push(queue, 2, Message());
   EXPECT_EQ(queue.borrowed_parts(1).size(), 2);
   EXPECT_TRUE(queue.borrowed_parts(2).empty());
   auto parts = queue.borrowed_parts(1);
   EXPECT_EQ(queue.clear().size(), 1);
   EXPECT_TRUE(queue.empty());
   queue.replace_borrowed(1, parts);
-  EXPECT_EQ(queue.push(OutgoingMessage(Message())), 2);
+  push(queue, 3, Message());
+  EXPECT_FALSE(queue.empty());
 }
 
 TEST(SendQueue, OwnedBuffersAreNotCaptured) {
   SendQueue queue;
-  queue.push(OutgoingMessage(sample_message(5)));
+  push(queue, 1, sample_message(5));
   EXPECT_TRUE(queue.borrowed_parts(1).empty());
+}
+
+TEST(SendQueue, SmallMessagesLeaveInOnePieceAndAreNotKept) {
+  SendQueue queue;
+  std::string expected;
+  std::weak_ptr<void> owner;
+  for (int i = 0; i < 50; ++i) {
+    Message message;
+    message.header = "small";
+    message.buffers = {buffer_of(std::to_string(i), Buffer::Sharing::kBorrowed)};
+    expected += encode(message);
+    owner = message.buffers[0].owner();
+    push(queue, i + 1, std::move(message));
+    EXPECT_TRUE(queue.borrowed_parts(i + 1).empty());
+  }
+  iovec pieces[64];
+  ASSERT_EQ(queue.gather(pieces, 64), 1);
+  EXPECT_EQ(std::string(static_cast<const char*>(pieces[0].iov_base), pieces[0].iov_len), expected);
+}
+
+// As while another thread is in the system call that writes.
+TEST(SendQueue, WhatWasGatheredStaysWhereItIsWhileMoreIsPushed) {
+  SendQueue queue;
+  std::string expected;
+  Message first = sample_message(0);
+  expected = encode(first);
+  push(queue, 1, std::move(first));
+  push(queue, 2, Message());
+  expected += encode(Message());
+  iovec pieces[64];
+  const int count = queue.gather(pieces, 64);
+  for (int i = 0; i < 500; ++i) push(queue, 3 + i, sample_message(i % 2 == 0 ? 0 : 7));
+  std::string gathered;
+  for (int i = 0; i < count; ++i)
+    gathered.append(static_cast<const char*>(pieces[i].iov_base), pieces[i].iov_len);
+  EXPECT_TRUE(gathered == expected);
+}
+
+TEST(SendQueue, StripedBuffersLeaveInShares) {
+  const std::size_t size = 3 * kMinStripedBytes + 17;
+  const Striping striping{.stripes = 2, .from_bytes = kMinStripedBytes};
+  std::string bytes(size, '\0');
+  for (std::size_t i = 0; i < size; ++i) bytes[i] = static_cast<char>(i * 7 + (i >> 9));
+  Message message;
+  message.header = "striped";
+  message.buffers = {buffer_of("short"), buffer_of(bytes, Buffer::Sharing::kBorrowed)};
+  const std::string start = encode_frame_start(message, striping) + message.header + "short";
+  std::vector<SendQueue> queues(3);
+  for (int stripe = 1; stripe <= 2; ++stripe) {
+    const StripeShare share = stripe_share(size, 2, stripe);
+    const Buffer& whole = message.buffers[1];
+    queues[stripe].push_shares(5, {Buffer(static_cast<char*>(whole.data()) + share.offset, share.size,
+                                          whole.owner(), whole.sharing())});
+  }
+  Buffer mine = message.buffers[1];
+  queues[0].push(5, message, striping);
+  std::string written[3];
+  std::vector<Message> left;
+  for (int i = 0; i < 3; ++i) {
+    written[i] = write_some(queues[i], 20'000, 64, left);
+    capture(queues[i], 5);
+  }
+  std::memset(mine.data(), '!', mine.size());
+  for (int i = 0; i < 3; ++i) {
+    while (!queues[i].empty()) written[i] += write_some(queues[i], 50'000, 64, left);
+  }
+  EXPECT_TRUE(written[0] + written[1] + written[2] == start + bytes);
 }
 
 }  // namespace

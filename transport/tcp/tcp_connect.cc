@@ -43,6 +43,11 @@ void set_connection_options(int socket, const TcpOptions& options) {
   set(IPPROTO_TCP, TCP_USER_TIMEOUT, seconds(options.user_timeout) * 1000);
 }
 
+void TcpConnection::begin_with_preface() {
+  MutexLock lock(mutex_);
+  lanes_.front().queue.push_bytes(Preface{.token = token_}.encode());
+}
+
 void TcpConnection::connect_in_loop(std::vector<SocketAddress> candidates,
                                     std::shared_ptr<ConnectionListener> listener, absl::Time deadline) {
   context_->connections.insert(shared_from_this());
@@ -68,7 +73,7 @@ void TcpConnection::try_next_candidate_in_loop() {
   // The candidates that are left share the time that is left.
   auto left = static_cast<int64_t>(candidates_.size() - next_candidate_);
   absl::Time until = now + (connect_deadline_ - now) / left;
-  SocketAddress& address = candidates_[next_candidate_++];
+  const SocketAddress& address = candidates_[next_candidate_++];
   socket_ = Descriptor(::socket(address.storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!socket_.valid()) {
     candidate_failed_in_loop(std::strerror(errno));
@@ -113,14 +118,11 @@ void TcpConnection::established_in_loop() {
   context_->loop->cancel_in_loop(candidate_timer_);
   set_connection_options(socket_.get(), context_->options);
   connected_ = true;
-  bool drained;
   {
     MutexLock lock(mutex_);
     if (state_ == State::kConnecting) state_ = State::kOpen;
-    write_fd_ = socket_.get();
-    drained = state_ == State::kClosing && queue_.empty();
+    lanes_.front().fd = socket_.get();
   }
-  if (drained) queue_drained_in_loop();
   write_queued();
 }
 

@@ -55,7 +55,8 @@ class TcpTransport : public Transport {
       MutexLock lock(mutex_);
       GRADWIRE_RETURN_IF_ERROR(start_locked());
     }
-    auto connection = std::make_shared<TcpConnection>(context_, address);
+    auto connection = std::make_shared<TcpConnection>(context_, address, random_token());
+    connection->begin_with_preface();
     bool posted = context_->loop->post(
         [connection, candidates = std::move(candidates), listener = std::move(listener), deadline]() mutable {
           connection->connect_in_loop(std::move(candidates), std::move(listener), deadline);

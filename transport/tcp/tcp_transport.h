@@ -22,7 +22,14 @@ struct TcpOptions {
   // The host that others are told to connect to. Empty: bind_address if there is one, else
   // GRADWIRE_HOST_ADDRESS, else what transport/tcp/address.h finds.
   std::string advertised_host;
-  BufferPoolOptions pool;
+  // Where received buffers come from; nullptr: a pool of its own.
+  std::shared_ptr<BufferPool> pool;
+  // Further sockets that a connection opens, at most 8, when it first has a large buffer to send, and closes when it
+  // has had none for a while. 0: none, from neither end.
+  int stripes = 0;
+  // Buffers from this size on travel over all of its sockets at once; at least 64 KiB.
+  std::size_t stripe_from_bytes = std::size_t{4} << 20;
+  absl::Duration stripe_idle_time = absl::Seconds(10);
   // A silent connection is probed after this long, and then this often; several probes without an answer end
   // it.
   absl::Duration keepalive_idle = absl::Seconds(10);

@@ -1,0 +1,92 @@
+#include "transport/tcp/arrival.h"
+
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <utility>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "transport/tcp/tcp_connection.h"
+
+namespace gradwire::transport {
+namespace {
+
+// For whoever connects to send 24 bytes.
+constexpr absl::Duration kPrefacePatience = absl::Seconds(10);
+
+}  // namespace
+
+void Arrival::start_in_loop() {
+  context_->arrivals.insert(shared_from_this());
+  absl::StatusOr<uint64_t> id = context_->loop->add_in_loop(socket_.get(), shared_from_this());
+  if (!id.ok()) {
+    cancel_in_loop();
+    return;
+  }
+  handler_id_ = *id;
+  timer_ = context_->loop->schedule_in_loop(Clock::system().now() + kPrefacePatience,
+                                            [self = shared_from_this()] { self->cancel_in_loop(); });
+}
+
+void Arrival::cancel_in_loop() { leave_in_loop(); }
+
+Descriptor Arrival::leave_in_loop() {
+  const std::shared_ptr<Arrival> self = shared_from_this();
+  context_->loop->cancel_in_loop(std::exchange(timer_, 0));
+  if (handler_id_ != 0) context_->loop->remove_in_loop(socket_.get(), std::exchange(handler_id_, 0));
+  context_->arrivals.erase(self);
+  return std::move(socket_);
+}
+
+void Arrival::on_events_in_loop(uint32_t) {
+  while (socket_.valid()) {
+    char bytes[Preface::kBytes];
+    const ssize_t got = ::recv(socket_.get(), bytes, Preface::kBytes - received_.size(), 0);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
+    if (got <= 0) {
+      cancel_in_loop();
+      return;
+    }
+    received_.append(bytes, static_cast<std::size_t>(got));
+    if (received_.size() < Preface::kBytes) continue;
+    absl::StatusOr<Preface> preface = Preface::parse(received_);
+    if (!preface.ok()) {
+      log(LogLevel::kWarning, "refused a connection from ", peer_, ": ", preface.status().message());
+      cancel_in_loop();
+    } else if (preface->kind == Preface::Kind::kStripe) {
+      become_stripe_in_loop(*preface);
+    } else {
+      become_connection_in_loop(*preface);
+    }
+    return;
+  }
+}
+
+void Arrival::become_connection_in_loop(const Preface& preface) {
+  if (context_->by_token.contains(preface.token)) {
+    log(LogLevel::kWarning, "refused a connection from ", peer_, ": its token belongs to another");
+    cancel_in_loop();
+    return;
+  }
+  auto connection = std::make_shared<TcpConnection>(context_, peer_, preface.token);
+  connection->adopt_in_loop(leave_in_loop());
+  std::shared_ptr<ConnectionListener> listener = (*on_accept_)(connection);
+  const bool refused = listener == nullptr;
+  connection->listen_in_loop(std::move(listener));
+  if (refused) connection->close(absl::PermissionDeniedError("refused"), absl::ZeroDuration());
+}
+
+void Arrival::become_stripe_in_loop(const Preface& preface) {
+  auto found = context_->by_token.find(preface.token);
+  if (found == context_->by_token.end()) {
+    // Its connection may have just ended.
+    cancel_in_loop();
+    return;
+  }
+  const std::shared_ptr<TcpConnection> connection = found->second->shared_from_this();
+  connection->join_stripe_in_loop(preface, leave_in_loop());
+}
+
+}  // namespace gradwire::transport

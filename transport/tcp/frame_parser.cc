@@ -1,0 +1,280 @@
+#include <algorithm>
+#include <cstring>
+#include <new>
+#include <utility>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "base/error.h"
+#include "transport/tcp/frame.h"
+#include "transport/tcp/frame_format.h"
+
+namespace gradwire::transport {
+namespace {
+
+using frame_format::kMagic;
+using frame_format::kStripedBit;
+using frame_format::kVersion;
+using frame_format::read_integer;
+
+// A header's memory grows with what has arrived, so that announcing a long one takes none.
+constexpr std::size_t kHeaderStep = std::size_t{64} << 10;
+// Frames with more buffers are put together step by step.
+constexpr uint32_t kMaxWholeBuffers = 16;
+
+}  // namespace
+
+absl::StatusOr<int> FrameParser::places(iovec* places, int max) {
+  int count = 0;
+  auto add = [&count, places](void* memory, std::size_t size) {
+    places[count].iov_base = memory;
+    places[count].iov_len = size;
+    ++count;
+  };
+  switch (stage_) {
+    case Stage::kPrefix:
+      add(prefix_ + filled_, kFramePrefixBytes - filled_);
+      return count;
+    case Stage::kSizes:
+      add(reinterpret_cast<char*>(sizes_.data()) + filled_, stage_bytes() - filled_);
+      return count;
+    case Stage::kHeader: {
+      if (filled_ == message_.header.size()) {
+        std::size_t step = std::max(kHeaderStep, filled_);
+        try {
+          message_.header.resize(std::min<uint64_t>(header_bytes_, filled_ + step));
+        } catch (const std::bad_alloc&) {
+          return absl::ResourceExhaustedError(
+              absl::StrCat("no memory for a header of ", header_bytes_, " bytes"));
+        }
+      }
+      add(message_.header.data() + filled_, message_.header.size() - filled_);
+      if (message_.header.size() < header_bytes_) return count;
+      break;
+    }
+    case Stage::kBuffers:
+      break;
+    case Stage::kComplete:
+      return absl::InternalError("places() of a complete frame");
+  }
+  // Only as many buffers as are read into now: a sender that announces many and sends none takes no memory.
+  std::size_t skip = stage_ == Stage::kBuffers ? filled_ : 0;
+  for (std::size_t i = buffer_index_; i < sizes_.size() && count < max; ++i) {
+    GRADWIRE_RETURN_IF_ERROR(allocate_buffers(i + 1));
+    if (bytes_here(i) > 0) add(static_cast<char*>(message_.buffers[i].data()) + skip, bytes_here(i) - skip);
+    skip = 0;
+  }
+  return count;
+}
+
+absl::Status FrameParser::advance(std::size_t bytes) {
+  while (stage_ != Stage::kComplete) {
+    std::size_t step = std::min(bytes, stage_bytes() - filled_);
+    filled_ += step;
+    bytes -= step;
+    if (stage_ == Stage::kPrefix) GRADWIRE_RETURN_IF_ERROR(check_prefix_so_far());
+    if (filled_ < stage_bytes()) break;
+    GRADWIRE_RETURN_IF_ERROR(finish_stage());
+  }
+  if (bytes > 0) return absl::InternalError("more bytes than the places of a frame hold");
+  return absl::OkStatus();
+}
+
+absl::Status FrameParser::consume(absl::Span<const char>& bytes) {
+  if (between_frames() && consume_whole(bytes)) return absl::OkStatus();
+  while (!bytes.empty() && !complete()) {
+    iovec place;
+    GRADWIRE_RETURN_IF_ERROR(places(&place, 1).status());
+    std::size_t count = std::min(bytes.size(), place.iov_len);
+    std::memcpy(place.iov_base, bytes.data(), count);
+    bytes.remove_prefix(count);
+    GRADWIRE_RETURN_IF_ERROR(advance(count));
+  }
+  return absl::OkStatus();
+}
+
+bool FrameParser::consume_whole(absl::Span<const char>& bytes) {
+  if (bytes.size() < kFramePrefixBytes) return false;
+  const char* const frame = bytes.data();
+  static constexpr char kUsual[8] = {kMagic[0], kMagic[1], kMagic[2], kMagic[3], kVersion};
+  const auto header_bytes = read_integer<uint64_t>(frame + 8);
+  const auto buffers = read_integer<uint32_t>(frame + 16);
+  std::size_t left = bytes.size() - kFramePrefixBytes;
+  if (std::memcmp(frame, kUsual, sizeof(kUsual)) != 0 || read_integer<uint32_t>(frame + 20) != 0 ||
+      buffers > kMaxWholeBuffers || left < 8 * buffers ||
+      !check_frame_limits(header_bytes, buffers, limits_).ok()) {
+    return false;
+  }
+  left -= 8 * buffers;
+  uint64_t sizes[kMaxWholeBuffers];
+  uint64_t total = header_bytes;
+  if (header_bytes > left) return false;
+  for (uint32_t i = 0; i < buffers; ++i) {
+    sizes[i] = read_integer<uint64_t>(frame + kFramePrefixBytes + 8 * i);
+    if (sizes[i] > left) return false;
+    total += sizes[i];
+  }
+  if (total > left || !check_frame_limits(header_bytes, absl::MakeConstSpan(sizes, buffers), limits_).ok())
+    return false;
+  const char* next = frame + kFramePrefixBytes + 8 * buffers;
+  try {
+    message_.header.assign(next, header_bytes);
+    message_.buffers.reserve(buffers);
+  } catch (const std::bad_alloc&) {
+    message_ = Message();
+    return false;
+  }
+  next += header_bytes;
+  for (uint32_t i = 0; i < buffers; ++i) {
+    absl::StatusOr<Buffer> buffer = pool_.allocate(sizes[i]);
+    if (!buffer.ok()) {
+      message_ = Message();
+      return false;
+    }
+    if (sizes[i] > 0) std::memcpy(buffer->data(), next, sizes[i]);
+    next += sizes[i];
+    message_.buffers.push_back(*std::move(buffer));
+  }
+  bytes.remove_prefix(static_cast<std::size_t>(next - frame));
+  control_ = false;
+  stage_ = Stage::kComplete;
+  return true;
+}
+
+Message FrameParser::take() {
+  Message message = std::move(message_);
+  message_ = Message();
+  stage_ = Stage::kPrefix;
+  filled_ = 0;
+  sizes_.clear();
+  buffer_index_ = 0;
+  stripe_places_.clear();
+  return message;
+}
+
+std::size_t FrameParser::bytes_here(std::size_t index) const {
+  const uint64_t size = sizes_[index];
+  if ((size & kStripedBit) == 0) return size;
+  return stripe_share(size & ~kStripedBit, frame_stripes_, 0).size;
+}
+
+std::size_t FrameParser::stage_bytes() const {
+  switch (stage_) {
+    case Stage::kPrefix:
+      return kFramePrefixBytes;
+    case Stage::kSizes:
+      return sizes_.size() * sizeof(uint64_t);
+    case Stage::kHeader:
+      return header_bytes_;
+    case Stage::kBuffers:
+      return bytes_here(buffer_index_);
+    case Stage::kComplete:
+      return 0;
+  }
+  return 0;
+}
+
+absl::Status FrameParser::check_prefix_so_far() const {
+  std::size_t known = std::min(filled_, sizeof(kMagic));
+  if (std::memcmp(prefix_, kMagic, known) != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("what arrived is no frame: it begins with \"",
+                     absl::CHexEscape(absl::string_view(prefix_, known)), "\" instead of \"",
+                     absl::string_view(kMagic, sizeof(kMagic)), "\"; is the other end a Gradwire worker?"));
+  }
+  if (filled_ > 4 && prefix_[4] != kVersion) {
+    return absl::InvalidArgumentError(absl::StrCat("a frame of version ",
+                                                   static_cast<unsigned char>(prefix_[4]),
+                                                   " arrived; this process knows version ", int{kVersion}));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status FrameParser::finish_stage() {
+  filled_ = 0;
+  switch (stage_) {
+    case Stage::kPrefix: {
+      control_ = prefix_[5] == frame_format::kControlKind;
+      frame_stripes_ = static_cast<unsigned char>(prefix_[6]);
+      header_bytes_ = read_integer<uint64_t>(prefix_ + 8);
+      const uint64_t buffer_count = read_integer<uint32_t>(prefix_ + 16);
+      if ((prefix_[5] != frame_format::kMessageKind && !control_) || prefix_[7] != 0 ||
+          read_integer<uint32_t>(prefix_ + 20) != 0) {
+        return absl::InvalidArgumentError(
+            "a frame has a kind or reserved bytes that this process does not know");
+      }
+      if (frame_stripes_ > stripes_) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("a frame uses ", frame_stripes_, " stripes of a connection that has ", stripes_));
+      }
+      if (control_ &&
+          (frame_stripes_ > 0 || buffer_count > 0 || header_bytes_ > frame_format::kMaxControlBytes)) {
+        return absl::InvalidArgumentError("a control frame is not as small as it must be");
+      }
+      GRADWIRE_RETURN_IF_ERROR(check_frame_limits(header_bytes_, buffer_count, limits_));
+      sizes_.resize(buffer_count);
+      stage_ = Stage::kSizes;
+      return absl::OkStatus();
+    }
+    case Stage::kSizes:
+      GRADWIRE_RETURN_IF_ERROR(check_sizes());
+      stage_ = Stage::kHeader;
+      return absl::OkStatus();
+    case Stage::kHeader:
+      stage_ = Stage::kBuffers;
+      skip_empty_buffers();
+      break;
+    case Stage::kBuffers:
+      ++buffer_index_;
+      skip_empty_buffers();
+      break;
+    case Stage::kComplete:
+      return absl::OkStatus();
+  }
+  if (buffer_index_ < sizes_.size()) return absl::OkStatus();
+  GRADWIRE_RETURN_IF_ERROR(allocate_buffers(sizes_.size()));
+  stage_ = Stage::kComplete;
+  return absl::OkStatus();
+}
+
+absl::Status FrameParser::check_sizes() {
+  // Checked without the bit, which comes back afterwards.
+  std::vector<std::size_t> striped;
+  for (std::size_t i = 0; i < sizes_.size(); ++i) {
+    uint64_t& size = sizes_[i];
+    size = read_integer<uint64_t>(reinterpret_cast<const char*>(&size));
+    if ((size & kStripedBit) == 0) continue;
+    size &= ~kStripedBit;
+    if (frame_stripes_ == 0 || size < kMinStripedBytes) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("a frame has a striped buffer of ", size, " bytes and ", frame_stripes_, " stripes"));
+    }
+    striped.push_back(i);
+  }
+  GRADWIRE_RETURN_IF_ERROR(check_frame_limits(header_bytes_, sizes_, limits_));
+  for (std::size_t index : striped) sizes_[index] |= kStripedBit;
+  return absl::OkStatus();
+}
+
+void FrameParser::skip_empty_buffers() {
+  while (buffer_index_ < sizes_.size() && sizes_[buffer_index_] == 0) ++buffer_index_;
+}
+
+absl::Status FrameParser::allocate_buffers(std::size_t end) {
+  while (message_.buffers.size() < end) {
+    const uint64_t size = sizes_[message_.buffers.size()];
+    GRADWIRE_ASSIGN_OR_RETURN(Buffer buffer, pool_.allocate(size & ~kStripedBit));
+    if ((size & kStripedBit) != 0) {
+      for (int stripe = 1; stripe <= frame_stripes_; ++stripe) {
+        const StripeShare share = stripe_share(buffer.size(), frame_stripes_, stripe);
+        if (share.size > 0) {
+          stripe_places_.push_back({stripe, static_cast<char*>(buffer.data()) + share.offset, share.size});
+        }
+      }
+    }
+    message_.buffers.push_back(std::move(buffer));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace gradwire::transport

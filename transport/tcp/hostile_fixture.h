@@ -1,0 +1,122 @@
+#pragma once
+
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/mutex.h"
+#include "gtest/gtest.h"
+#include "transport/descriptor.h"
+#include "transport/process_counts.h"
+#include "transport/recording_listener.h"
+#include "transport/tcp/address.h"
+#include "transport/tcp/frame.h"
+#include "transport/tcp/preface.h"
+#include "transport/tcp/tcp_transport.h"
+
+namespace gradwire::transport {
+
+// A listening tcp transport, and plain sockets that connect to it.
+class HostileTcp : public testing::Test {
+ protected:
+  void SetUp() override {
+    TcpOptions options;
+    options.bind_address = "127.0.0.1";
+    options.limits.max_message_bytes = uint64_t{1} << 30;
+    options.limits.max_buffer_bytes = uint64_t{1} << 29;
+    options.stripes = 2;
+    options.stripe_from_bytes = kMinStripedBytes;
+    options.user_timeout = absl::Seconds(1);
+    server_ = make_tcp_transport(options);
+    auto listening = server_->listen([this](const std::shared_ptr<Connection>& connection) {
+      MutexLock lock(mutex_);
+      listeners_.push_back(std::make_shared<RecordingListener>());
+      changed_.notify_all();
+      return listeners_.back();
+    });
+    ASSERT_TRUE(listening.ok()) << listening.status();
+    address_ = *listening;
+  }
+
+  void TearDown() override { server_->shutdown(); }
+
+  // A connected plain socket that has sent its preface; `own_address` is what the server knows it by.
+  Descriptor connect(std::string* own_address = nullptr) {
+    Descriptor socket = connect_silently(own_address);
+    write_all(socket, Preface{.token = random_token()}.encode());
+    return socket;
+  }
+
+  Descriptor connect_silently(std::string* own_address = nullptr) {
+    auto addresses = resolve_addresses(address_);
+    EXPECT_TRUE(addresses.ok());
+    Descriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    EXPECT_EQ(::connect(socket.get(), addresses->front().get(), addresses->front().length), 0)
+        << std::strerror(errno);
+    if (own_address != nullptr) {
+      SocketAddress own;
+      own.length = sizeof(own.storage);
+      ::getsockname(socket.get(), own.get(), &own.length);
+      *own_address = to_string(own);
+    }
+    return socket;
+  }
+
+  std::shared_ptr<RecordingListener> listener(std::size_t index) {
+    absl::Time deadline = Clock::system().now() + kTestPatience;
+    MutexLock lock(mutex_);
+    while (listeners_.size() <= index && Clock::system().now() < deadline) {
+      Clock::system().wait_until(mutex_, changed_, deadline);
+    }
+    return listeners_.at(index);
+  }
+
+  std::size_t listener_count() {
+    MutexLock lock(mutex_);
+    return listeners_.size();
+  }
+
+  static void write_all(const Descriptor& socket, absl::string_view bytes) {
+    while (!bytes.empty()) {
+      ssize_t written = ::send(socket.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
+      if (written <= 0) return;
+      bytes.remove_prefix(written);
+    }
+  }
+
+  // Whether the server closes its end, within the patience of a test.
+  static bool is_closed_by_server(const Descriptor& socket) {
+    timeval patience = {60, 0};
+    ::setsockopt(socket.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+    char byte;
+    ssize_t got = ::recv(socket.get(), &byte, 1, 0);
+    return got == 0 || (got < 0 && errno == ECONNRESET);
+  }
+
+  void expect_still_serving(std::size_t index) {
+    auto client = make_tcp_transport();
+    auto client_listener = std::make_shared<RecordingListener>();
+    auto connection = client->connect(address_, client_listener, absl::Seconds(30));
+    ASSERT_TRUE(connection.ok());
+    Message message;
+    message.header = "hello";
+    ASSERT_TRUE((*connection)->send(std::move(message)).ok());
+    EXPECT_EQ(listener(index)->wait_for_messages(1).size(), 1);
+    client->shutdown();
+    EXPECT_EQ(listener(index)->wait_closed().code(), absl::StatusCode::kUnavailable);
+  }
+
+  std::unique_ptr<Transport> server_;
+  std::string address_;
+
+  Mutex mutex_;
+  CondVar changed_;
+  std::vector<std::shared_ptr<RecordingListener>> listeners_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace gradwire::transport

@@ -1,0 +1,60 @@
+#include "transport/tcp/preface.h"
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "base/random_id.h"
+#include "transport/tcp/frame.h"
+#include "transport/tcp/frame_format.h"
+
+namespace gradwire::transport {
+namespace {
+
+constexpr absl::string_view kMagic = "GWt1";
+constexpr int kVersion = 1;
+
+int byte_at(absl::string_view bytes, std::size_t index) { return static_cast<unsigned char>(bytes[index]); }
+
+}  // namespace
+
+std::string Preface::encode() const {
+  std::string bytes(kBytes, '\0');
+  kMagic.copy(bytes.data(), kMagic.size());
+  bytes[4] = kVersion;
+  bytes[5] = kind == Kind::kStripe ? 1 : 0;
+  bytes[6] = static_cast<char>(stripe);
+  bytes[7] = static_cast<char>(stripes);
+  frame_format::write_integer(bytes.data() + 8, token[0]);
+  frame_format::write_integer(bytes.data() + 16, token[1]);
+  return bytes;
+}
+
+absl::StatusOr<Preface> Preface::parse(absl::string_view bytes) {
+  if (bytes.substr(0, 4) != kMagic) {
+    return absl::InvalidArgumentError(absl::StrCat("what connected begins with \"",
+                                                   absl::CHexEscape(bytes.substr(0, 4)), "\" instead of \"",
+                                                   kMagic, "\"; is it a Gradwire worker?"));
+  }
+  if (byte_at(bytes, 4) != kVersion) {
+    return absl::InvalidArgumentError(absl::StrCat("what connected speaks version ", byte_at(bytes, 4),
+                                                   "; this process knows version ", kVersion));
+  }
+  Preface preface;
+  preface.stripe = byte_at(bytes, 6);
+  preface.stripes = byte_at(bytes, 7);
+  preface.token = {frame_format::read_integer<uint64_t>(bytes.data() + 8),
+                   frame_format::read_integer<uint64_t>(bytes.data() + 16)};
+  const int kind = byte_at(bytes, 5);
+  if (kind == 0 && preface.stripe == 0 && preface.stripes == 0) return preface;
+  preface.kind = Kind::kStripe;
+  if (kind == 1 && preface.stripe >= 1 && preface.stripe <= preface.stripes &&
+      preface.stripes <= kMaxStripes) {
+    return preface;
+  }
+  return absl::InvalidArgumentError(absl::StrCat("what connected is of kind ", kind, ", stripe ",
+                                                 preface.stripe, " of ", preface.stripes,
+                                                 ", which cannot be"));
+}
+
+Preface::Token random_token() { return {random_id(), random_id()}; }
+
+}  // namespace gradwire::transport

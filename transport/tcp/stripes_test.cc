@@ -1,0 +1,227 @@
+// What stripes do between two tcp transports; what they withstand is in hostile_test.cc.
+
+#include <cstring>
+#include <functional>
+#include <thread>
+
+#include "base/clock.h"
+#include "base/mutex.h"
+#include "gtest/gtest.h"
+#include "transport/process_counts.h"
+#include "transport/recording_listener.h"
+#include "transport/tcp/frame.h"
+#include "transport/tcp/tcp_transport.h"
+
+namespace gradwire::transport {
+namespace {
+
+constexpr std::size_t kSize = 1'000'017;
+constexpr int kStripes = 3;
+
+TcpOptions striped(int stripes = kStripes) {
+  TcpOptions options;
+  options.bind_address = "127.0.0.1";
+  options.stripes = stripes;
+  options.stripe_from_bytes = kMinStripedBytes;
+  return options;
+}
+
+class TcpStripes : public testing::Test {
+ protected:
+  void open(const TcpOptions& server_options, const TcpOptions& client_options) {
+    server_ = make_tcp_transport(server_options);
+    client_ = make_tcp_transport(client_options);
+    auto address = server_->listen([this](const std::shared_ptr<Connection>& connection) {
+      MutexLock lock(mutex_);
+      accepted_ = connection;
+      return at_server_;
+    });
+    ASSERT_TRUE(address.ok()) << address.status();
+    auto connection = client_->connect(*address, at_client_, absl::Seconds(30));
+    ASSERT_TRUE(connection.ok()) << connection.status();
+    from_client_ = *connection;
+    send(*from_client_, 10);
+    ASSERT_TRUE(await([this] {
+      MutexLock lock(mutex_);
+      return accepted_ != nullptr;
+    }));
+    MutexLock lock(mutex_);
+    from_server_ = accepted_;
+    descriptors_ = count_descriptors();
+  }
+
+  void TearDown() override {
+    client_->shutdown();
+    server_->shutdown();
+  }
+
+  static bool await(const std::function<bool()>& condition) {
+    const absl::Time deadline = Clock::system().now() + kTestPatience;
+    while (!condition()) {
+      if (Clock::system().now() > deadline) return false;
+      std::this_thread::yield();
+    }
+    return true;
+  }
+
+  uint64_t send(Connection& connection, std::size_t size, Buffer::Sharing sharing = Buffer::Sharing::kOwned) {
+    Message message;
+    message.header = std::to_string(size);
+    message.buffers = {make_test_buffer(size, static_cast<unsigned>(size), sharing), make_test_buffer(30, 1)};
+    auto ticket = connection.send(std::move(message));
+    EXPECT_TRUE(ticket.ok()) << ticket.status();
+    return ticket.value_or(0);
+  }
+
+  // That `count` messages have come, each as it was sent.
+  static void expect_messages(RecordingListener& listener, std::size_t count) {
+    const std::vector<Message> received = listener.wait_for_messages(count);
+    ASSERT_EQ(received.size(), count);
+    for (const Message& message : received) {
+      const std::size_t size = std::stoul(message.header);
+      ASSERT_EQ(message.buffers.size(), 2);
+      ASSERT_TRUE(is_test_buffer(message.buffers[0], size, static_cast<unsigned>(size))) << size;
+      ASSERT_TRUE(is_test_buffer(message.buffers[1], 30, 1));
+    }
+  }
+
+  // Sockets of both ends are in this process.
+  bool await_stripes(int stripes) {
+    return await([&] { return count_descriptors() == descriptors_ + 2 * stripes; });
+  }
+
+  std::unique_ptr<Transport> server_, client_;
+  std::shared_ptr<RecordingListener> at_server_ = std::make_shared<RecordingListener>();
+  std::shared_ptr<RecordingListener> at_client_ = std::make_shared<RecordingListener>();
+  std::shared_ptr<Connection> from_client_, from_server_;
+  int descriptors_ = 0;
+
+  Mutex mutex_;
+  std::shared_ptr<Connection> accepted_ ABSL_GUARDED_BY(mutex_);
+};
+
+TEST_F(TcpStripes, ALargeBufferOpensThemAndTheNextOnesUseThem) {
+  open(striped(), striped());
+  send(*from_client_, kSize);
+  ASSERT_TRUE(await_stripes(kStripes));
+  for (int i = 0; i < 20; ++i) {
+    send(*from_client_, kSize + i);
+    send(*from_client_, i + 1);
+  }
+  expect_messages(*at_server_, 42);
+  EXPECT_TRUE(await_stripes(kStripes));
+}
+
+TEST_F(TcpStripes, TheEndThatWasConnectedToAsksForThem) {
+  open(striped(), striped());
+  send(*from_server_, kSize);
+  ASSERT_TRUE(await_stripes(kStripes));
+  for (int i = 0; i < 20; ++i) send(*from_server_, kSize + i);
+  expect_messages(*at_client_, 21);
+}
+
+TEST_F(TcpStripes, BothDirectionsUseThemAtOnce) {
+  constexpr int kMessages = 30;
+  open(striped(), striped());
+  std::thread other([this] {
+    for (int i = 0; i < kMessages; ++i) send(*from_server_, kSize + 2 * i);
+  });
+  for (int i = 0; i < kMessages; ++i) send(*from_client_, kSize + i);
+  other.join();
+  expect_messages(*at_server_, 1 + kMessages);
+  expect_messages(*at_client_, kMessages);
+}
+
+TEST_F(TcpStripes, AnEndThatWantsNoneGetsAllOnOneSocket) {
+  for (const bool server_wants : {true, false}) {
+    at_server_ = std::make_shared<RecordingListener>();
+    at_client_ = std::make_shared<RecordingListener>();
+    open(striped(server_wants ? kStripes : 0), striped(server_wants ? 0 : kStripes));
+    for (int i = 0; i < 10; ++i) {
+      send(*from_client_, kSize + i);
+      send(*from_server_, kSize + i);
+    }
+    expect_messages(*at_server_, 11);
+    expect_messages(*at_client_, 10);
+    EXPECT_TRUE(await_stripes(0));
+    TearDown();
+    MutexLock lock(mutex_);
+    accepted_ = nullptr;
+  }
+}
+
+TEST_F(TcpStripes, IdleOnesCloseAndComeBackWhenNeeded) {
+  TcpOptions options = striped();
+  options.stripe_idle_time = absl::Milliseconds(50);
+  open(options, options);
+  std::size_t sent = 1;
+  for (int round = 0; round < 3; ++round) {
+    // The first may come before the stripes are closed at the other end, too, and then leaves them closed.
+    ASSERT_TRUE(await([&] {
+      send(round % 2 == 0 ? *from_client_ : *from_server_, kSize);
+      return count_descriptors() == descriptors_ + 2 * kStripes;
+    }));
+    ASSERT_TRUE(await_stripes(0));
+    send(*from_client_, 5);
+    ++sent;
+  }
+  EXPECT_TRUE(at_client_->closed_count() == 0 && at_server_->closed_count() == 0);
+}
+
+TEST_F(TcpStripes, CaptureKeepsTheBytesOfThatMomentOnEveryOne) {
+  constexpr int kMessages = 16;
+  open(striped(), striped());
+  send(*from_client_, kSize);
+  ASSERT_TRUE(await_stripes(kStripes));
+  expect_messages(*at_server_, 2);
+  // Nothing is read, so that most of what follows is queued when it is captured.
+  at_server_->hold_back();
+  send(*from_client_, 1);
+  for (int i = 0; i < kMessages; ++i) {
+    Message message;
+    const std::size_t size = kSize + i;
+    message.header = std::to_string(size);
+    Buffer mine = make_test_buffer(size, static_cast<unsigned>(size), Buffer::Sharing::kBorrowed);
+    message.buffers = {mine, make_test_buffer(30, 1)};
+    auto ticket = from_client_->send(std::move(message));
+    ASSERT_TRUE(ticket.ok());
+    from_client_->capture(*ticket);
+    std::memset(mine.data(), 0, mine.size());
+  }
+  at_server_->let_go();
+  expect_messages(*at_server_, 3 + kMessages);
+}
+
+TEST_F(TcpStripes, AFlushDeliversWhatIsOnThem) {
+  open(striped(), striped());
+  send(*from_client_, kSize);
+  ASSERT_TRUE(await_stripes(kStripes));
+  for (int i = 0; i < 10; ++i) send(*from_client_, kSize + i);
+  from_client_->close(absl::CancelledError("done"), absl::Seconds(30));
+  EXPECT_EQ(at_client_->wait_closed().code(), absl::StatusCode::kCancelled);
+  EXPECT_EQ(at_server_->wait_closed().code(), absl::StatusCode::kUnavailable);
+  expect_messages(*at_server_, 12);
+}
+
+TEST_F(TcpStripes, AnEndThatGoesAwayReleasesWhatWasQueued) {
+  open(striped(), striped());
+  send(*from_client_, kSize);
+  ASSERT_TRUE(await_stripes(kStripes));
+  at_server_->hold_back();
+  std::weak_ptr<void> owner;
+  for (int i = 0; i < 20; ++i) {
+    Message message;
+    message.buffers = {make_test_buffer(kSize, 1)};
+    owner = message.buffers[0].owner();
+    ASSERT_TRUE(from_client_->send(std::move(message)).ok());
+  }
+  from_client_->close(absl::CancelledError("enough"));
+  EXPECT_FALSE(at_client_->wait_closed().ok());
+  at_server_->let_go();
+  EXPECT_FALSE(at_server_->wait_closed().ok());
+  client_->shutdown();
+  EXPECT_TRUE(owner.expired());
+}
+
+}  // namespace
+}  // namespace gradwire::transport
