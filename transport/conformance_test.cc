@@ -1,6 +1,10 @@
 #include "transport/conformance.h"
 
+#include <cstdio>
+#include <vector>
+
 #include "transport/loopback/loopback_transport.h"
+#include "transport/shm/shm_transport.h"
 #include "transport/tcp/tcp_transport.h"
 
 namespace gradwire::transport {
@@ -20,6 +24,61 @@ INSTANTIATE_TEST_SUITE_P(TcpOnIpv4, TransportConformance,
                                                          return make_tcp_transport(options);
                                                        }}),
                          kind_name);
+
+INSTANTIATE_TEST_SUITE_P(Shm, TransportConformance,
+                         testing::Values(TransportKind{"shm", [] { return make_shm_transport(); }}),
+                         kind_name);
+
+// Sleeps at once, so that every message rings; and a ring and an arena that are soon full.
+INSTANTIATE_TEST_SUITE_P(ShmSmall, TransportConformance,
+                         testing::Values(TransportKind{
+                             "shm_small",
+                             [] {
+                               ShmOptions options;
+                               options.wait = {absl::ZeroDuration(), absl::ZeroDuration()};
+                               options.ring_bytes = 4'096;
+                               options.max_ring_buffer_bytes = 512;
+                               options.max_arena_bytes = 4 << 20;
+                               return make_shm_transport(options);
+                             }}),
+                         kind_name);
+
+// Most messages of the suite that have buffers of some size travel over several sockets.
+INSTANTIATE_TEST_SUITE_P(TcpStriped, TransportConformance,
+                         testing::Values(TransportKind{"tcp_striped",
+                                                       [] {
+                                                         TcpOptions options;
+                                                         options.bind_address = "127.0.0.1";
+                                                         options.stripes = 3;
+                                                         options.stripe_from_bytes = 64 << 10;
+                                                         return make_tcp_transport(options);
+                                                       }}),
+                         kind_name);
+
+INSTANTIATE_TEST_SUITE_P(TcpThatSleepsAtOnce, TransportConformance,
+                         testing::Values(TransportKind{
+                             "tcp_sleeping",
+                             [] {
+                               TcpOptions options;
+                               options.wait = {absl::ZeroDuration(), absl::ZeroDuration()};
+                               return make_tcp_transport(options);
+                             }}),
+                         kind_name);
+
+// Where this host has IPv6.
+std::vector<TransportKind> kinds_on_ipv6() {
+  TcpOptions options;
+  options.bind_address = "::1";
+  auto listening =
+      make_tcp_transport(options)->listen([](const std::shared_ptr<Connection>&) { return nullptr; });
+  if (!listening.ok()) {
+    std::printf("IPv6 is not tested here: %s\n", listening.status().ToString().c_str());
+    return {};
+  }
+  return {TransportKind{"tcp_ipv6", [options] { return make_tcp_transport(options); }}};
+}
+
+INSTANTIATE_TEST_SUITE_P(TcpOnIpv6, TransportConformance, testing::ValuesIn(kinds_on_ipv6()), kind_name);
 
 INSTANTIATE_TEST_SUITE_P(Loopback, TransportConformance,
                          testing::Values(TransportKind{"loopback", [] { return make_loopback_transport(); },

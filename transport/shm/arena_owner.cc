@@ -1,0 +1,276 @@
+#include "transport/shm/arena_owner.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/numeric/bits.h"
+#include "transport/shm/ring.h"
+
+namespace gradwire::transport {
+namespace {
+
+constexpr std::size_t kSmallestBlock = 4'096;
+constexpr std::size_t kPage = 4'096;
+// Segments of small blocks have this many bytes of them; larger blocks have segments of their own, two at a time up to
+// this size.
+constexpr std::size_t kSegmentTarget = std::size_t{1} << 20;
+// Each look at a mark may cost a cache miss: a few of the newest, for their pages and lines are the warmest, and a few
+// of the others, so that all have their turn.
+constexpr std::size_t kNewest = 2;
+constexpr std::size_t kOthers = 16;
+// While nothing is found, one search in so many looks at everything that is out.
+constexpr uint32_t kSearchesPerFullOne = 64;
+
+struct ClassOfSize {
+  int index;
+  std::size_t bytes;
+};
+
+// Four classes to each doubling.
+ClassOfSize class_of(std::size_t size) {
+  if (size <= kSmallestBlock) return {0, kSmallestBlock};
+  const int power = absl::bit_width(size - 1) - 1;
+  const std::size_t step = (std::size_t{1} << power) / 4;
+  const std::size_t quarter = (size - 1 - (std::size_t{1} << power)) / step;
+  return {1 + (power - 12) * 4 + static_cast<int>(quarter), (std::size_t{1} << power) + (quarter + 1) * step};
+}
+
+std::size_t blocks_in_segment(std::size_t block_bytes) {
+  if (block_bytes == kSegmentTarget) return 2;
+  return std::max<std::size_t>(1, kSegmentTarget / block_bytes);
+}
+
+std::size_t segment_bytes(std::size_t block_bytes) {
+  return (blocks_in_segment(block_bytes) * (block_bytes + kLineBytes) + kPage - 1) / kPage * kPage;
+}
+
+}  // namespace
+
+ArenaOwner::ArenaOwner(Options options) : options_(std::move(options)) {}
+
+ArenaOwner::~ArenaOwner() = default;
+
+absl::optional<ArenaBlock> ArenaOwner::take(std::size_t size) {
+  MutexLock lock(mutex_);
+  const absl::optional<BlockRef> block = take_locked(size, State::kTaken);
+  if (!block.has_value()) return absl::nullopt;
+  return ArenaBlock{data_of(*block), BlockName{block->segment->id, block->index}.encode()};
+}
+
+void ArenaOwner::commit(const ArenaBlock& block) {
+  MutexLock lock(mutex_);
+  Segment* const segment = find_locked(block.name);
+  if (segment != nullptr) let_go_locked(*segment, BlockName::decode(block.name).index, State::kOut);
+}
+
+absl::optional<Buffer> ArenaOwner::lease(std::size_t size) {
+  void* data;
+  LeaseEnd end{shared_from_this(), 0, 0};
+  {
+    MutexLock lock(mutex_);
+    const absl::optional<BlockRef> block = take_locked(size, State::kLeased);
+    if (!block.has_value()) return absl::nullopt;
+    data = data_of(*block);
+    end.name = BlockName{block->segment->id, block->index}.encode();
+    end.lease = ++block->segment->blocks[block->index].lease;
+  }
+  return Buffer(data, size, std::shared_ptr<void>(data, std::move(end)));
+}
+
+absl::optional<ArenaBlock> ArenaOwner::claim(const Buffer& buffer) {
+  const LeaseEnd* const end = std::get_deleter<LeaseEnd>(buffer.owner());
+  if (end == nullptr || end->arena.get() != this || buffer.owner().use_count() != 1 ||
+      buffer.sharing() != Buffer::Sharing::kOwned || buffer.data() != buffer.owner().get()) {
+    return absl::nullopt;
+  }
+  MutexLock lock(mutex_);
+  Segment* const segment = closed_ ? nullptr : find_locked(end->name);
+  const uint32_t index = BlockName::decode(end->name).index;
+  if (segment == nullptr || segment->blocks[index].state != State::kLeased ||
+      segment->blocks[index].lease != end->lease || buffer.size() > segment->block_bytes) {
+    return absl::nullopt;
+  }
+  const ArenaBlock block{buffer.data(), end->name};
+  let_go_locked(*segment, index, State::kOut);
+  return block;
+}
+
+void ArenaOwner::end_lease(uint64_t name, uint32_t lease) {
+  MutexLock lock(mutex_);
+  Segment* const segment = find_locked(name);
+  if (segment == nullptr) return;
+  const uint32_t index = BlockName::decode(name).index;
+  // It was claimed meanwhile.
+  if (segment->blocks[index].state != State::kLeased || segment->blocks[index].lease != lease) return;
+  let_go_locked(*segment, index, State::kFree);
+}
+
+bool ArenaOwner::trim() {
+  MutexLock lock(mutex_);
+  if (closed_) return false;
+  reclaim_all_locked();
+  std::size_t idle = 0;
+  std::vector<Segment*> unused;
+  for (const auto& [id, segment] : segments_) {
+    if (segment->free_blocks == segment->blocks.size()) {
+      idle += segment->memory.size();
+      if (!segment->used_lately) unused.push_back(segment.get());
+    }
+    segment->used_lately = false;
+  }
+  // The largest first: fewest of them have to go.
+  std::sort(unused.begin(), unused.end(),
+            [](const Segment* a, const Segment* b) { return a->memory.size() > b->memory.size(); });
+  for (Segment* segment : unused) {
+    if (idle <= options_.max_idle_bytes) break;
+    const std::size_t bytes = segment->memory.size();
+    if (!drop_locked(*segment)) break;
+    idle -= bytes;
+  }
+  return !segments_.empty();
+}
+
+void ArenaOwner::close() {
+  MutexLock lock(mutex_);
+  closed_ = true;
+  mapped_bytes_ = 0;
+  classes_.clear();
+  for (auto segment = segments_.begin(); segment != segments_.end();) {
+    const auto now = segment++;
+    if (now->second->held_blocks == 0) segments_.erase(now);
+  }
+}
+
+std::size_t ArenaOwner::mapped_bytes() const {
+  MutexLock lock(mutex_);
+  return mapped_bytes_;
+}
+
+absl::optional<ArenaOwner::BlockRef> ArenaOwner::take_locked(std::size_t size, State state) {
+  if (closed_ || size > options_.max_bytes) return absl::nullopt;
+  const ClassOfSize size_class = class_of(size);
+  SizeClass& blocks = classes_[size_class.index];
+  for (std::size_t i = 0; i < std::min(kNewest, blocks.out.size()); ++i) {
+    if (reclaim_locked(blocks, blocks.out.size() - 1 - i)) break;
+  }
+  if (blocks.free.empty()) reclaim_some_locked(blocks, kOthers);
+  if (blocks.free.empty() && !grow_locked(size_class.index, size_class.bytes)) return absl::nullopt;
+  const BlockRef block = blocks.free.back();
+  blocks.free.pop_back();
+  blocks.failures = 0;
+  --block.segment->free_blocks;
+  ++block.segment->held_blocks;
+  block.segment->used_lately = true;
+  block.segment->blocks[block.index].state = state;
+  return block;
+}
+
+bool ArenaOwner::reclaim_locked(SizeClass& blocks, std::size_t at) {
+  const BlockRef block = blocks.out[at];
+  if (shared_word<uint32_t>(mark_of(block)).load(std::memory_order_acquire) == 0) return false;
+  blocks.out[at] = blocks.out.back();
+  blocks.out.pop_back();
+  block.segment->blocks[block.index].state = State::kFree;
+  ++block.segment->free_blocks;
+  blocks.free.push_back(block);
+  return true;
+}
+
+void ArenaOwner::reclaim_some_locked(SizeClass& blocks, std::size_t count) {
+  for (; count > 0 && !blocks.out.empty(); --count) {
+    if (blocks.cursor >= blocks.out.size()) blocks.cursor = 0;
+    if (!reclaim_locked(blocks, blocks.cursor)) ++blocks.cursor;
+  }
+}
+
+void ArenaOwner::reclaim_all_locked() {
+  for (auto& [size, blocks] : classes_) reclaim_some_locked(blocks, blocks.out.size());
+}
+
+bool ArenaOwner::has_room_locked(std::size_t bytes) const {
+  return bytes <= options_.max_bytes && mapped_bytes_ <= options_.max_bytes - bytes &&
+         segments_.size() < kMaxSegments;
+}
+
+bool ArenaOwner::grow_locked(int size_class, std::size_t block_bytes) {
+  const std::size_t bytes = segment_bytes(block_bytes);
+  SizeClass& blocks = classes_[size_class];
+  if (bytes > options_.max_bytes) return false;
+  if (!has_room_locked(bytes)) {
+    // What the program needed an hour ago gives way to what it needs now. But most often it is that the receiver keeps
+    // what it has, and then it is of no use to search each time.
+    if (blocks.failures++ % kSearchesPerFullOne != 0) return false;
+    reclaim_all_locked();
+    if (!blocks.free.empty()) return true;
+    std::vector<Segment*> idle;
+    for (const auto& [id, segment] : segments_) {
+      if (segment->free_blocks == segment->blocks.size()) idle.push_back(segment.get());
+    }
+    while (!has_room_locked(bytes)) {
+      if (idle.empty() || !drop_locked(*idle.back())) return false;
+      idle.pop_back();
+    }
+  }
+
+  auto segment = std::make_unique<Segment>();
+  Descriptor descriptor;
+  absl::StatusOr<SharedMemory> memory =
+      SharedMemory::create(bytes, wants_huge_pages(block_bytes), descriptor);
+  if (!memory.ok()) return false;
+  SegmentPacket packet;
+  packet.segment = segment->id = next_segment_++;
+  packet.bytes = bytes;
+  packet.block_bytes = segment->block_bytes = block_bytes;
+  packet.blocks = segment->free_blocks = blocks_in_segment(block_bytes);
+  if (!options_.announce(packet, descriptor)) return false;
+  segment->size_class = size_class;
+  segment->memory = *std::move(memory);
+  segment->blocks.resize(packet.blocks);
+  for (uint32_t i = 0; i < packet.blocks; ++i) {
+    blocks.free.push_back({segment.get(), static_cast<uint32_t>(packet.blocks) - 1 - i});
+  }
+  mapped_bytes_ += bytes;
+  segments_.emplace(segment->id, std::move(segment));
+  return true;
+}
+
+bool ArenaOwner::drop_locked(Segment& segment) {
+  DropPacket packet;
+  packet.segment = segment.id;
+  if (!options_.retract(packet)) return false;
+  std::vector<BlockRef>& free = classes_[segment.size_class].free;
+  free.erase(std::remove_if(free.begin(), free.end(),
+                            [&segment](const BlockRef& block) { return block.segment == &segment; }),
+             free.end());
+  mapped_bytes_ -= segment.memory.size();
+  segments_.erase(packet.segment);
+  return true;
+}
+
+ArenaOwner::Segment* ArenaOwner::find_locked(uint64_t name) {
+  auto found = segments_.find(BlockName::decode(name).segment);
+  return found == segments_.end() ? nullptr : found->second.get();
+}
+
+void ArenaOwner::let_go_locked(Segment& segment, uint32_t index, State state) {
+  --segment.held_blocks;
+  segment.used_lately = true;
+  if (closed_) {
+    // The connection is gone, and what nobody holds goes, too.
+    const uint32_t id = segment.id;
+    if (segment.held_blocks == 0) segments_.erase(id);
+    return;
+  }
+  SizeClass& blocks = classes_[segment.size_class];
+  segment.blocks[index].state = state;
+  const BlockRef block{&segment, index};
+  if (state == State::kOut) {
+    shared_word<uint32_t>(mark_of(block)).store(0, std::memory_order_relaxed);
+    blocks.out.push_back(block);
+  } else {
+    ++segment.free_blocks;
+    blocks.free.push_back(block);
+  }
+}
+
+}  // namespace gradwire::transport

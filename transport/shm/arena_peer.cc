@@ -1,0 +1,68 @@
+#include "transport/shm/arena_peer.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/error.h"
+
+namespace gradwire::transport {
+
+ArenaPeer::ArenaPeer(std::size_t max_bytes) : max_bytes_(max_bytes) {}
+
+ArenaPeer::Segment::Segment(SharedMemory mapped, const SegmentPacket& packet, std::shared_ptr<Total> counted)
+    : memory(std::move(mapped)),
+      block_bytes(packet.block_bytes),
+      blocks(packet.blocks),
+      total(std::move(counted)) {
+  total->bytes.fetch_add(memory.size(), std::memory_order_relaxed);
+  total->segments.fetch_add(1, std::memory_order_relaxed);
+}
+
+ArenaPeer::Segment::~Segment() {
+  total->bytes.fetch_sub(memory.size(), std::memory_order_relaxed);
+  total->segments.fetch_sub(1, std::memory_order_relaxed);
+}
+
+absl::Status ArenaPeer::add(const SegmentPacket& packet, const Descriptor& descriptor) {
+  if (!is_segment(packet) || segments_.contains(packet.segment)) {
+    return absl::InvalidArgumentError(absl::StrCat("no segment of an arena: id ", packet.segment, ", ",
+                                                   packet.bytes, " bytes for ", packet.blocks, " blocks of ",
+                                                   packet.block_bytes));
+  }
+  const std::size_t mapped = total_->bytes.load(std::memory_order_relaxed);
+  if (mapped > max_bytes_ || packet.bytes > max_bytes_ - mapped ||
+      total_->segments.load(std::memory_order_relaxed) >= kMaxSegments) {
+    return absl::InvalidArgumentError(absl::StrCat("a segment of ", packet.bytes, " bytes after ", mapped,
+                                                   " is over the limit max_arena_bytes = ", max_bytes_));
+  }
+  GRADWIRE_ASSIGN_OR_RETURN(SharedMemory memory, SharedMemory::adopt(descriptor, packet.bytes,
+                                                                     wants_huge_pages(packet.block_bytes)));
+  segments_.emplace(packet.segment, std::make_shared<Segment>(std::move(memory), packet, total_));
+  return absl::OkStatus();
+}
+
+absl::Status ArenaPeer::drop(uint32_t segment) {
+  if (segments_.erase(segment) == 0) {
+    return absl::InvalidArgumentError(absl::StrCat("no segment ", segment, " to drop"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Buffer> ArenaPeer::take(uint64_t name, uint64_t size) const {
+  const BlockName block = BlockName::decode(name);
+  auto found = segments_.find(block.segment);
+  if (found == segments_.end() || block.index >= found->second->blocks || size == 0 ||
+      size > found->second->block_bytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("no block ", block.index, " of ", size, " bytes in segment ", block.segment));
+  }
+  const std::shared_ptr<Segment>& segment = found->second;
+  char* const data = segment->memory.data() + block.index * segment->block_bytes;
+  char* const mark = block_mark(segment->memory.data(), segment->block_bytes, segment->blocks, block.index);
+  auto give_back = [segment, mark](void*) {
+    shared_word<uint32_t>(mark).store(1, std::memory_order_release);
+  };
+  return Buffer(data, size, std::shared_ptr<void>(data, std::move(give_back)), Buffer::Sharing::kForeign);
+}
+
+}  // namespace gradwire::transport

@@ -1,0 +1,272 @@
+#include <cstring>
+#include <map>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "transport/shm/arena_owner.h"
+#include "transport/shm/arena_peer.h"
+
+namespace gradwire::transport {
+namespace {
+
+constexpr std::size_t kMiB = std::size_t{1} << 20;
+
+// Both sides of an arena, with nothing between them.
+class Arena : public testing::Test {
+ protected:
+  void make(std::size_t max_bytes, std::size_t max_idle_bytes = 0) {
+    peer_ = std::make_unique<ArenaPeer>(max_bytes);
+    ArenaOwner::Options options;
+    options.max_bytes = max_bytes;
+    options.max_idle_bytes = max_idle_bytes;
+    options.announce = [this](const SegmentPacket& packet, const Descriptor& memory) {
+      if (deaf_) return false;
+      const absl::Status added = peer_->add(packet, memory);
+      EXPECT_TRUE(added.ok()) << added;
+      ++announced_;
+      return true;
+    };
+    options.retract = [this](const DropPacket& packet) {
+      EXPECT_TRUE(peer_->drop(packet.segment).ok());
+      ++dropped_;
+      return true;
+    };
+    owner_ = std::make_shared<ArenaOwner>(std::move(options));
+  }
+
+  // Takes, fills and sends a block; what the receiver makes of it.
+  Buffer pass(std::size_t size, int byte) {
+    auto block = owner_->take(size);
+    EXPECT_TRUE(block.has_value());
+    if (!block.has_value()) return Buffer();
+    std::memset(block->data, byte, size);
+    owner_->commit(*block);
+    auto buffer = peer_->take(block->name, size);
+    EXPECT_TRUE(buffer.ok()) << buffer.status();
+    return buffer.ok() ? *buffer : Buffer();
+  }
+
+  std::unique_ptr<ArenaPeer> peer_;
+  std::shared_ptr<ArenaOwner> owner_;
+  bool deaf_ = false;
+  int announced_ = 0;
+  int dropped_ = 0;
+};
+
+bool is_filled(const Buffer& buffer, int byte) {
+  const char* data = static_cast<const char*>(buffer.data());
+  for (std::size_t i = 0; i < buffer.size(); ++i) {
+    if (data[i] != static_cast<char>(byte)) return false;
+  }
+  return true;
+}
+
+TEST_F(Arena, TheReceiverHasWhatTheSenderPutThere) {
+  make(256 * kMiB);
+  std::vector<Buffer> buffers;
+  int byte = 0;
+  for (std::size_t size : {std::size_t{1}, std::size_t{4'096}, std::size_t{4'097}, std::size_t{65'536},
+                           kMiB - 1, kMiB, kMiB + 1, 3 * kMiB, 20 * kMiB + 5}) {
+    for (int i = 0; i < 3; ++i) {
+      buffers.push_back(pass(size, ++byte));
+      EXPECT_EQ(buffers.back().size(), size);
+      EXPECT_EQ(reinterpret_cast<uintptr_t>(buffers.back().data()) % 64, 0);
+    }
+  }
+  byte = 0;
+  for (const Buffer& buffer : buffers) EXPECT_TRUE(is_filled(buffer, ++byte)) << byte;
+}
+
+TEST_F(Arena, ABlockThatCameBackIsUsedAgain) {
+  make(64 * kMiB);
+  void* first = nullptr;
+  for (int i = 0; i < 100; ++i) {
+    const Buffer buffer = pass(3 * kMiB, i);
+    if (i == 0) first = buffer.data();
+    EXPECT_EQ(buffer.data(), first);
+  }
+  EXPECT_EQ(announced_, 1);
+}
+
+TEST_F(Arena, TheBlockThatCameBackLastIsUsedFirst) {
+  make(64 * kMiB);
+  Buffer a = pass(2 * kMiB, 1);
+  Buffer b = pass(2 * kMiB, 2);
+  void* const b_data = b.data();
+  a = Buffer();
+  b = Buffer();
+  EXPECT_EQ(pass(2 * kMiB, 3).data(), b_data);
+}
+
+TEST_F(Arena, WhenTheReceiverKeepsEverythingThereIsNothingMore) {
+  make(10 * kMiB);
+  std::vector<Buffer> kept;
+  while (auto block = owner_->take(kMiB)) {
+    owner_->commit(*block);
+    kept.push_back(*peer_->take(block->name, kMiB));
+    ASSERT_LT(kept.size(), 20);
+  }
+  EXPECT_GE(kept.size(), 8);
+  EXPECT_LE(owner_->mapped_bytes(), 10 * kMiB);
+  EXPECT_FALSE(owner_->take(kMiB).has_value());
+  EXPECT_FALSE(owner_->take(11 * kMiB).has_value());
+  EXPECT_FALSE(owner_->take(~std::size_t{0}).has_value());
+  kept.pop_back();
+  EXPECT_TRUE(owner_->take(kMiB).has_value());
+}
+
+TEST_F(Arena, BlocksThatCameBackInAnyOrderAreFound) {
+  make(2 * kMiB);
+  for (int round = 0; round < 5; ++round) {
+    std::vector<Buffer> kept;
+    for (int i = 0; i < 100; ++i) kept.push_back(pass(10'000, i));
+    std::vector<Buffer> every_other;
+    for (int i = 0; i < 100; i += 2) every_other.push_back(kept[i]);
+    kept.clear();
+    for (int i = 0; i < 30; ++i) kept.push_back(pass(10'000, i));
+  }
+}
+
+TEST_F(Arena, SegmentsOfSizesThatAreNoLongerUsedGiveWay) {
+  make(8 * kMiB);
+  for (int i = 0; i < 3; ++i) pass((2 + i / 2) * kMiB, 1);
+  { const Buffer large = pass(7 * kMiB, 2); }
+  EXPECT_GT(dropped_, 0);
+  EXPECT_LE(owner_->mapped_bytes(), 8 * kMiB);
+  pass(4'096, 3);
+}
+
+TEST_F(Arena, WhatNobodyUsesIsGivenBack) {
+  make(64 * kMiB);
+  Buffer kept = pass(4 * kMiB, 1);
+  pass(6 * kMiB, 2);
+  EXPECT_TRUE(owner_->trim());
+  EXPECT_EQ(dropped_, 0) << "used since the last time";
+  EXPECT_TRUE(owner_->trim());
+  EXPECT_EQ(dropped_, 1);
+  EXPECT_TRUE(is_filled(kept, 1));
+  kept = Buffer();
+  EXPECT_FALSE(owner_->trim());
+  EXPECT_EQ(owner_->mapped_bytes(), 0);
+  EXPECT_TRUE(is_filled(pass(6 * kMiB, 3), 3));
+}
+
+TEST_F(Arena, ARestStaysWarm) {
+  make(64 * kMiB, 3 * kMiB);
+  pass(2 * kMiB, 1);
+  pass(6 * kMiB, 2);
+  owner_->trim();
+  EXPECT_TRUE(owner_->trim());
+  EXPECT_EQ(dropped_, 1);
+  EXPECT_LE(owner_->mapped_bytes(), 3 * kMiB);
+}
+
+TEST_F(Arena, WhatCannotBeAnnouncedIsNotUsed) {
+  make(64 * kMiB);
+  deaf_ = true;
+  EXPECT_FALSE(owner_->take(kMiB).has_value());
+  EXPECT_EQ(owner_->mapped_bytes(), 0);
+  deaf_ = false;
+  EXPECT_TRUE(owner_->take(kMiB).has_value());
+}
+
+TEST_F(Arena, ALeasedBlockIsClaimedByItsSoleOwnerAlone) {
+  make(64 * kMiB);
+  auto leased = owner_->lease(kMiB);
+  ASSERT_TRUE(leased.has_value());
+  void* const data = leased->data();
+  std::memset(data, 7, kMiB);
+  {
+    const Buffer shared = *leased;
+    EXPECT_FALSE(owner_->claim(*leased).has_value());
+  }
+  EXPECT_FALSE(owner_->claim(Buffer(data, kMiB, std::make_shared<int>(0))).has_value());
+  auto block = owner_->claim(*leased);
+  ASSERT_TRUE(block.has_value());
+  EXPECT_FALSE(owner_->claim(*leased).has_value()) << "twice";
+  Buffer received = *peer_->take(block->name, kMiB);
+  EXPECT_TRUE(is_filled(received, 7));
+  // The end of the lease means nothing any more.
+  leased.reset();
+  EXPECT_NE(owner_->take(kMiB)->data, data);
+  EXPECT_TRUE(is_filled(received, 7));
+}
+
+TEST_F(Arena, AnOldLeaseDoesNotEndTheBlocksNextUse) {
+  make(64 * kMiB);
+  auto old = owner_->lease(3 * kMiB);
+  auto block = owner_->claim(*old);
+  ASSERT_TRUE(block.has_value());
+  peer_->take(block->name, 1)->owner();
+  auto next = owner_->lease(3 * kMiB);
+  ASSERT_EQ(next->data(), block->data);
+  old.reset();
+  auto other = owner_->lease(3 * kMiB);
+  EXPECT_NE(other->data(), next->data());
+}
+
+TEST_F(Arena, ALeaseThatIsNotSentGoesBack) {
+  make(64 * kMiB);
+  void* const data = owner_->lease(3 * kMiB)->data();
+  EXPECT_EQ(owner_->lease(3 * kMiB)->data(), data);
+}
+
+TEST_F(Arena, BuffersAndLeasesOutliveBothSides) {
+  make(64 * kMiB);
+  Buffer received = pass(3 * kMiB, 9);
+  auto leased = owner_->lease(3 * kMiB);
+  owner_->close();
+  EXPECT_FALSE(owner_->take(1).has_value());
+  EXPECT_FALSE(owner_->claim(*leased).has_value());
+  owner_.reset();
+  peer_.reset();
+  EXPECT_TRUE(is_filled(received, 9));
+  std::memset(received.data(), 1, received.size());
+  std::memset(leased->data(), 1, leased->size());
+}
+
+TEST_F(Arena, APeerBelievesNothing) {
+  make(4 * kMiB);
+  Descriptor descriptor;
+  auto memory = SharedMemory::create(2 * kMiB, false, descriptor);
+  ASSERT_TRUE(memory.ok());
+  auto packet = [](uint64_t bytes, uint64_t block_bytes, uint64_t blocks) {
+    SegmentPacket result;
+    result.segment = 5;
+    result.bytes = bytes;
+    result.block_bytes = block_bytes;
+    result.blocks = blocks;
+    return result;
+  };
+  for (const SegmentPacket& wrong :
+       {packet(2 * kMiB, 4'096, 0), packet(2 * kMiB, 0, 10), packet(2 * kMiB, 4'095, 10),
+        packet(2 * kMiB, kMiB, 2), packet(2 * kMiB, uint64_t{1} << 63, 2),
+        packet(2 * kMiB, 64, uint64_t{1} << 58), packet(kMiB, 4'096, 10), packet(4 * kMiB, 4'096, 10),
+        packet(8 * kMiB, 4'096, 10), packet(~uint64_t{0}, 4'096, 10)}) {
+    EXPECT_EQ(peer_->add(wrong, descriptor).code(), absl::StatusCode::kInvalidArgument) << wrong.bytes;
+  }
+  ASSERT_TRUE(peer_->add(packet(2 * kMiB, 4'096, 10), descriptor).ok());
+  EXPECT_FALSE(peer_->add(packet(2 * kMiB, 4'096, 10), descriptor).ok()) << "the same id twice";
+  const auto name = [](uint32_t segment, uint32_t index) { return BlockName{segment, index}.encode(); };
+  EXPECT_TRUE(peer_->take(name(5, 9), 4'096).ok());
+  for (auto [block, size] : std::vector<std::pair<uint64_t, uint64_t>>{{name(5, 10), 1},
+                                                                       {name(5, ~0u), 1},
+                                                                       {name(4, 0), 1},
+                                                                       {name(5, 0), 4'097},
+                                                                       {name(5, 0), 0},
+                                                                       {name(5, 0), ~uint64_t{0}}}) {
+    EXPECT_EQ(peer_->take(block, size).status().code(), absl::StatusCode::kInvalidArgument);
+  }
+  EXPECT_FALSE(peer_->drop(4).ok());
+  // What is dropped but held counts still.
+  const Buffer held = *peer_->take(name(5, 0), 1);
+  ASSERT_TRUE(peer_->drop(5).ok());
+  EXPECT_FALSE(peer_->drop(5).ok());
+  ASSERT_TRUE(peer_->add(packet(2 * kMiB, 4'096, 10), descriptor).ok());
+  SegmentPacket third = packet(2 * kMiB, 4'096, 10);
+  third.segment = 6;
+  EXPECT_FALSE(peer_->add(third, descriptor).ok());
+}
+
+}  // namespace
+}  // namespace gradwire::transport

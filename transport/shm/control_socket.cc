@@ -1,0 +1,112 @@
+#include "transport/shm/control_socket.h"
+
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace gradwire::transport {
+namespace {
+
+// One more than any packet has, so that extra ones are seen, and closed.
+constexpr std::size_t kDescriptorsTaken = 4;
+
+}  // namespace
+
+void ControlSocket::open(Descriptor socket) {
+  MutexLock lock(mutex_);
+  socket_ = std::move(socket);
+}
+
+void ControlSocket::close() {
+  Descriptor socket;
+  MutexLock lock(mutex_);
+  socket = std::move(socket_);
+}
+
+int ControlSocket::descriptor() const {
+  MutexLock lock(mutex_);
+  return socket_.get();
+}
+
+bool ControlSocket::send(const void* packet, std::size_t bytes, int descriptor) {
+  iovec part = {const_cast<void*>(packet), bytes};
+  msghdr header = {};
+  header.msg_iov = &part;
+  header.msg_iovlen = 1;
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  if (descriptor >= 0) {
+    header.msg_control = control;
+    header.msg_controllen = sizeof(control);
+    cmsghdr* const rights = CMSG_FIRSTHDR(&header);
+    rights->cmsg_level = SOL_SOCKET;
+    rights->cmsg_type = SCM_RIGHTS;
+    rights->cmsg_len = CMSG_LEN(sizeof(int));
+    std::memcpy(CMSG_DATA(rights), &descriptor, sizeof(int));
+  }
+  MutexLock lock(mutex_);
+  if (!socket_.valid()) return false;
+  ssize_t sent;
+  do {
+    sent = ::sendmsg(socket_.get(), &header, MSG_NOSIGNAL | MSG_DONTWAIT);
+  } while (sent < 0 && errno == EINTR);
+  return sent == static_cast<ssize_t>(bytes);
+}
+
+ControlSocket::Receipt ControlSocket::receive(ControlPacket& packet) {
+  packet.size = 0;
+  packet.descriptors.clear();
+  iovec part = {packet.bytes, sizeof(packet.bytes)};
+  alignas(cmsghdr) char control[CMSG_SPACE(kDescriptorsTaken * sizeof(int))];
+  const int socket = descriptor();
+  if (socket < 0) return Receipt::kEnd;
+  for (int reset = 0;;) {
+    msghdr header = {};
+    header.msg_iov = &part;
+    header.msg_iovlen = 1;
+    header.msg_control = control;
+    header.msg_controllen = sizeof(control);
+    const ssize_t got = ::recvmsg(socket, &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    if (got < 0) {
+      if (errno == EINTR) continue;
+      if (errno == EAGAIN || errno == EWOULDBLOCK) return Receipt::kNothing;
+      // Told once when the other end closed without having read everything; what it sent can still be read.
+      if (errno == ECONNRESET && reset++ == 0) continue;
+      return Receipt::kEnd;
+    }
+    for (cmsghdr* item = CMSG_FIRSTHDR(&header); item != nullptr; item = CMSG_NXTHDR(&header, item)) {
+      if (item->cmsg_level != SOL_SOCKET || item->cmsg_type != SCM_RIGHTS) continue;
+      const std::size_t count = (item->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+      for (std::size_t i = 0; i < count; ++i) {
+        int received;
+        std::memcpy(&received, CMSG_DATA(item) + i * sizeof(int), sizeof(int));
+        packet.descriptors.emplace_back(received);
+      }
+    }
+    if (got == 0) return Receipt::kEnd;
+    packet.size = static_cast<std::size_t>(got);
+    if (header.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) return Receipt::kInvalid;
+    return Receipt::kPacket;
+  }
+}
+
+absl::Status ControlSocket::check_peer() const {
+  ucred peer = {};
+  socklen_t length = sizeof(peer);
+  if (::getsockopt(descriptor(), SOL_SOCKET, SO_PEERCRED, &peer, &length) != 0) {
+    return absl::UnavailableError(
+        absl::StrCat("cannot tell whose process is at the other end: ", std::strerror(errno)));
+  }
+  if (peer.uid != ::geteuid()) {
+    return absl::PermissionDeniedError(
+        absl::StrCat("the other end belongs to user ", peer.uid, ", this process to user ", ::geteuid()));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace gradwire::transport

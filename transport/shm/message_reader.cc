@@ -1,0 +1,210 @@
+#include "transport/shm/message_reader.h"
+
+#include <algorithm>
+#include <new>
+
+#include "absl/strings/str_cat.h"
+#include "base/error.h"
+#include "transport/shm/message_sizes.h"
+
+namespace gradwire::transport {
+namespace {
+
+// A list that was longer gives its memory back.
+constexpr std::size_t kListKept = 1'024;
+constexpr std::size_t kAlignment = 64;
+
+std::size_t aligned(std::size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+absl::Status no_record(const RecordWord& record) {
+  return absl::InvalidArgumentError(absl::StrCat("what came is no record: kind ", record.kind, ", length ",
+                                                 record.length, ", buffers ", record.buffers));
+}
+
+}  // namespace
+
+absl::StatusOr<bool> MessageReader::read(const RingConsumer& ring, const RecordWord& record,
+                                         absl::FunctionRef<absl::Status()> catch_up) {
+  try {
+    GRADWIRE_RETURN_IF_ERROR(read_record(ring, record));
+  } catch (const std::bad_alloc&) {
+    return absl::ResourceExhaustedError("no memory for a message");
+  }
+  if (has_blocks_) GRADWIRE_RETURN_IF_ERROR(resolve_blocks(catch_up));
+  return stage_ == Stage::kComplete;
+}
+
+Message MessageReader::take() {
+  stage_ = Stage::kIdle;
+  list_.clear();
+  if (list_.capacity() > kListKept) list_.shrink_to_fit();
+  return std::exchange(message_, Message());
+}
+
+void MessageReader::reset() {
+  take();
+  has_blocks_ = false;
+}
+
+absl::Status MessageReader::read_record(const RingConsumer& ring, const RecordWord& record) {
+  if (record.length > ring.max_payload()) return no_record(record);
+  switch (static_cast<RecordKind>(record.kind)) {
+    case RecordKind::kMessage:
+      return stage_ == Stage::kIdle ? read_message(ring, record) : no_record(record);
+    case RecordKind::kStart:
+      return stage_ == Stage::kIdle ? read_start(ring, record) : no_record(record);
+    case RecordKind::kData:
+      return stage_ != Stage::kIdle ? read_data(ring, record) : no_record(record);
+  }
+  return no_record(record);
+}
+
+absl::Status MessageReader::check_sizes(uint64_t header_bytes) const {
+  MessageSizes sizes(limits_);
+  GRADWIRE_RETURN_IF_ERROR(sizes.begin(header_bytes, list_.size()));
+  for (const BufferEntry& entry : list_) {
+    if (entry.place() > BufferEntry::kInArena) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("what came is no list of buffers: place ", entry.place()));
+    }
+    GRADWIRE_RETURN_IF_ERROR(sizes.add(entry.size()));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status MessageReader::read_message(const RingConsumer& ring, const RecordWord& record) {
+  const std::size_t list_bytes = record.buffers * sizeof(BufferEntry);
+  if (list_bytes > record.length) return no_record(record);
+  list_.resize(record.buffers);
+  if (record.buffers > 0) ring.copy_out(0, list_.data(), list_bytes);
+  std::size_t following = 0;
+  std::size_t aligned_bytes = 0;
+  for (const BufferEntry& entry : list_) {
+    if (entry.place() != BufferEntry::kFollows) {
+      has_blocks_ = true;
+      continue;
+    }
+    if (entry.size() > record.length - list_bytes - following) return no_record(record);
+    following += entry.size();
+    aligned_bytes += aligned(entry.size());
+  }
+  const std::size_t header_bytes = record.length - list_bytes - following;
+  GRADWIRE_RETURN_IF_ERROR(check_sizes(header_bytes));
+  message_.header.resize(header_bytes);
+  ring.copy_out(list_bytes, message_.header.data(), header_bytes);
+  message_.buffers.resize(record.buffers);
+  if (aligned_bytes > 0)
+    GRADWIRE_RETURN_IF_ERROR(read_small_buffers(ring, list_bytes + header_bytes, aligned_bytes));
+  stage_ = Stage::kComplete;
+  return absl::OkStatus();
+}
+
+// Into one piece of memory that they share.
+absl::Status MessageReader::read_small_buffers(const RingConsumer& ring, std::size_t offset,
+                                               std::size_t bytes) {
+  GRADWIRE_ASSIGN_OR_RETURN(const Buffer memory, pool_.allocate(bytes));
+  char* to = static_cast<char*>(memory.data());
+  for (std::size_t i = 0; i < list_.size(); ++i) {
+    const std::size_t size = list_[i].size();
+    if (list_[i].place() != BufferEntry::kFollows || size == 0) continue;
+    ring.copy_out(offset, to, size);
+    message_.buffers[i] = Buffer(to, size, std::shared_ptr<void>(memory.owner(), to));
+    offset += size;
+    to += aligned(size);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status MessageReader::read_start(const RingConsumer& ring, const RecordWord& record) {
+  uint64_t start[2];
+  if (record.length != sizeof(start)) return no_record(record);
+  ring.copy_out(0, start, sizeof(start));
+  header_bytes_ = start[0];
+  buffer_count_ = start[1];
+  GRADWIRE_RETURN_IF_ERROR(MessageSizes(limits_).begin(header_bytes_, buffer_count_));
+  list_.clear();
+  filled_ = 0;
+  stage_ = Stage::kList;
+  return next_stages();
+}
+
+absl::Status MessageReader::read_data(const RingConsumer& ring, const RecordWord& record) {
+  if (record.length == 0) return no_record(record);
+  std::size_t offset = 0;
+  while (offset < record.length) {
+    const std::size_t rest = record.length - offset;
+    std::size_t part;
+    switch (stage_) {
+      case Stage::kList:
+        // Memory grows with what comes.
+        part = std::min<uint64_t>(rest, buffer_count_ * sizeof(BufferEntry) - filled_);
+        list_.resize((filled_ + part + sizeof(BufferEntry) - 1) / sizeof(BufferEntry));
+        ring.copy_out(offset, reinterpret_cast<char*>(list_.data()) + filled_, part);
+        break;
+      case Stage::kHeader:
+        part = std::min<uint64_t>(rest, header_bytes_ - filled_);
+        message_.header.resize(filled_ + part);
+        ring.copy_out(offset, message_.header.data() + filled_, part);
+        break;
+      case Stage::kBuffers: {
+        const Buffer& buffer = message_.buffers[buffer_index_];
+        part = std::min(rest, buffer.size() - filled_);
+        ring.copy_out(offset, static_cast<char*>(buffer.data()) + filled_, part);
+        break;
+      }
+      default:
+        return no_record(record);
+    }
+    offset += part;
+    filled_ += part;
+    GRADWIRE_RETURN_IF_ERROR(next_stages());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status MessageReader::next_stages() {
+  if (stage_ == Stage::kList) {
+    if (filled_ < buffer_count_ * sizeof(BufferEntry)) return absl::OkStatus();
+    GRADWIRE_RETURN_IF_ERROR(check_sizes(header_bytes_));
+    message_.buffers.resize(buffer_count_);
+    for (const BufferEntry& entry : list_) has_blocks_ |= entry.place() == BufferEntry::kInArena;
+    stage_ = Stage::kHeader;
+    filled_ = 0;
+  }
+  if (stage_ == Stage::kHeader) {
+    if (filled_ < header_bytes_) return absl::OkStatus();
+    stage_ = Stage::kBuffers;
+    filled_ = 0;
+    buffer_index_ = 0;
+  } else if (stage_ == Stage::kBuffers) {
+    if (filled_ < message_.buffers[buffer_index_].size()) return absl::OkStatus();
+    ++buffer_index_;
+    filled_ = 0;
+  }
+  while (buffer_index_ < list_.size() &&
+         (list_[buffer_index_].place() != BufferEntry::kFollows || list_[buffer_index_].size() == 0)) {
+    ++buffer_index_;
+  }
+  if (buffer_index_ == list_.size()) {
+    stage_ = Stage::kComplete;
+    return absl::OkStatus();
+  }
+  GRADWIRE_ASSIGN_OR_RETURN(message_.buffers[buffer_index_], pool_.allocate(list_[buffer_index_].size()));
+  return absl::OkStatus();
+}
+
+absl::Status MessageReader::resolve_blocks(absl::FunctionRef<absl::Status()> catch_up) {
+  has_blocks_ = false;
+  bool caught_up = false;
+  for (std::size_t i = 0; i < list_.size(); ++i) {
+    if (list_[i].place() != BufferEntry::kInArena) continue;
+    if (!caught_up && !arena_.knows(list_[i].block)) {
+      GRADWIRE_RETURN_IF_ERROR(catch_up());
+      caught_up = true;
+    }
+    GRADWIRE_ASSIGN_OR_RETURN(message_.buffers[i], arena_.take(list_[i].block, list_[i].size()));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace gradwire::transport

@@ -1,0 +1,36 @@
+#include "transport/shm/message_sizes.h"
+
+#include "absl/strings/str_cat.h"
+
+namespace gradwire::transport {
+namespace {
+
+absl::Status over_limit(absl::string_view what, uint64_t value, absl::string_view limit, uint64_t bound) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("a message with ", what, " ", value, " is over the limit ", limit, " = ", bound));
+}
+
+}  // namespace
+
+absl::Status MessageSizes::begin(uint64_t header_bytes, uint64_t buffer_count) {
+  if (header_bytes > limits_.max_header_bytes) {
+    return over_limit("a header of bytes", header_bytes, "max_header_bytes", limits_.max_header_bytes);
+  }
+  if (buffer_count > limits_.max_buffers) {
+    return over_limit("buffers", buffer_count, "max_buffers", limits_.max_buffers);
+  }
+  total_ = header_bytes;
+  if (total_ > limits_.max_message_bytes) {
+    return over_limit("bytes", total_, "max_message_bytes", limits_.max_message_bytes);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status MessageSizes::refuse_buffer(uint64_t buffer_bytes) const {
+  if (buffer_bytes > limits_.max_buffer_bytes) {
+    return over_limit("a buffer of bytes", buffer_bytes, "max_buffer_bytes", limits_.max_buffer_bytes);
+  }
+  return over_limit("bytes", total_, "max_message_bytes", limits_.max_message_bytes);
+}
+
+}  // namespace gradwire::transport

@@ -1,0 +1,89 @@
+#include "transport/shm/shared_memory.h"
+
+#include <fcntl.h>
+#include <linux/magic.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdint>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+
+namespace gradwire::transport {
+namespace {
+
+constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+constexpr std::size_t kHugePage = std::size_t{2} << 20;
+
+absl::Status unavailable(absl::string_view what) {
+  return absl::UnavailableError(absl::StrCat(what, ": ", std::strerror(errno)));
+}
+
+}  // namespace
+
+SharedMemory::~SharedMemory() {
+  if (data_ != nullptr) ::munmap(data_, size_);
+}
+
+absl::StatusOr<SharedMemory> SharedMemory::create(std::size_t bytes, bool huge, Descriptor& descriptor) {
+  Descriptor created(::memfd_create("gradwire", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!created.valid()) return unavailable("cannot create shared memory");
+  if (::ftruncate(created.get(), static_cast<off_t>(bytes)) != 0) {
+    return unavailable(absl::StrCat("cannot make shared memory of ", bytes, " bytes"));
+  }
+  if (::fcntl(created.get(), F_ADD_SEALS, kSeals) != 0) return unavailable("cannot seal shared memory");
+  absl::StatusOr<SharedMemory> memory = map(created.get(), bytes, huge);
+  if (memory.ok()) descriptor = std::move(created);
+  return memory;
+}
+
+absl::StatusOr<SharedMemory> SharedMemory::adopt(const Descriptor& descriptor, std::size_t bytes, bool huge) {
+  // Seals exist on memory files alone; those of huge-page file systems have them too, but there a page that is not to
+  // be had ends the process.
+  struct statfs file_system;
+  struct stat file;
+  const int seals = ::fcntl(descriptor.get(), F_GET_SEALS);
+  if (seals < 0 || (seals & kSeals) != kSeals || ::fstatfs(descriptor.get(), &file_system) != 0 ||
+      static_cast<uint64_t>(file_system.f_type) != TMPFS_MAGIC || ::fstat(descriptor.get(), &file) != 0) {
+    return absl::InvalidArgumentError("a descriptor came that is no sealed memory");
+  }
+  if (bytes == 0 || static_cast<uint64_t>(file.st_size) != bytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("shared memory of ", file.st_size, " bytes came where ", bytes, " were announced"));
+  }
+  return map(descriptor.get(), bytes, huge);
+}
+
+absl::StatusOr<SharedMemory> SharedMemory::map(int descriptor, std::size_t bytes, bool huge) {
+  // Huge pages need addresses at multiples of their size: take more than is needed and give back the rest.
+  const std::size_t slack = huge ? kHugePage : 0;
+  void* const reserved =
+      ::mmap(nullptr, bytes + slack, huge ? PROT_NONE : PROT_READ | PROT_WRITE,
+             huge ? MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE : MAP_SHARED, huge ? -1 : descriptor, 0);
+  if (reserved == MAP_FAILED) return unavailable(absl::StrCat("cannot map ", bytes, " bytes"));
+  char* start = static_cast<char*>(reserved);
+  if (huge) {
+    const std::size_t page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+    const std::size_t mapped = (bytes + page - 1) / page * page;
+    const std::size_t before = (kHugePage - reinterpret_cast<uintptr_t>(start) % kHugePage) % kHugePage;
+    const std::size_t end = (bytes + slack + page - 1) / page * page;
+    if (::mmap(start + before, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, descriptor, 0) ==
+        MAP_FAILED) {
+      absl::Status status = unavailable(absl::StrCat("cannot map ", bytes, " bytes"));
+      ::munmap(start, bytes + slack);
+      return status;
+    }
+    if (before > 0) ::munmap(start, before);
+    if (end > before + mapped) ::munmap(start + before + mapped, end - before - mapped);
+    start += before;
+    // Refused where the system wants no huge pages here: then small ones do.
+    ::madvise(start, bytes, MADV_HUGEPAGE);
+  }
+  return SharedMemory(start, bytes);
+}
+
+}  // namespace gradwire::transport

@@ -1,0 +1,70 @@
+#include "transport/shm/shm_address.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+#include <fstream>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
+#include "base/error.h"
+#include "base/random_id.h"
+
+namespace gradwire::transport {
+namespace {
+
+constexpr std::size_t kMaxPart = 64;
+
+bool is_part(absl::string_view part) {
+  return !part.empty() && part.size() <= kMaxPart && std::all_of(part.begin(), part.end(), [](char c) {
+    return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '-';
+  });
+}
+
+// Another one each time that the host is started; empty when the system does not say.
+const std::string& boot_id() {
+  static const std::string id = [] {
+    std::string line;
+    std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), line);
+    return is_part(line) ? line : std::string();
+  }();
+  return id;
+}
+
+}  // namespace
+
+std::string ShmAddress::to_string() const { return absl::StrCat("shm:", boot_id, ":", name); }
+
+bool ShmAddress::is_of_this_host() const { return boot_id == transport::boot_id(); }
+
+absl::StatusOr<ShmAddress> parse_shm_address(absl::string_view text) {
+  const std::vector<absl::string_view> parts = absl::StrSplit(text, ':');
+  if (parts.size() != 3 || parts[0] != "shm" || !is_part(parts[1]) || !is_part(parts[2])) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("\"", text, "\" is no address in shared memory (shm:<boot id>:<name>)"));
+  }
+  return ShmAddress{std::string(parts[1]), std::string(parts[2])};
+}
+
+absl::StatusOr<ShmAddress> new_shm_address() {
+  if (boot_id().empty()) {
+    return absl::UnavailableError("cannot tell this host from others: /proc/sys/kernel/random/boot_id");
+  }
+  return ShmAddress{boot_id(), absl::StrCat(absl::Hex(random_id(), absl::kZeroPad16))};
+}
+
+UnixAddress abstract_address(const ShmAddress& address) {
+  UnixAddress result;
+  result.storage.sun_family = AF_UNIX;
+  // After a zero byte the name lives in no directory, and goes with the socket.
+  const std::string name = absl::StrCat("gradwire-", address.name);
+  std::memcpy(result.storage.sun_path + 1, name.data(), name.size());
+  result.length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+  return result;
+}
+
+}  // namespace gradwire::transport

@@ -1,0 +1,146 @@
+#include "transport/shm/shm_transport.h"
+
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/mutex.h"
+#include "transport/loop_thread.h"
+#include "transport/shm/ring.h"
+#include "transport/shm/shared_memory.h"
+#include "transport/shm/shm_acceptor.h"
+#include "transport/shm/shm_address.h"
+#include "transport/shm/shm_connection.h"
+#include "transport/shm/shm_context.h"
+
+namespace gradwire::transport {
+namespace {
+
+class ShmTransport : public Transport {
+ public:
+  ShmTransport(ShmOptions options, std::shared_ptr<EventLoop> loop)
+      : context_(std::make_shared<ShmContext>(std::move(options), std::move(loop))) {}
+  ~ShmTransport() override { shutdown(); }
+
+  std::string name() const override { return "shm"; }
+
+  absl::StatusOr<std::string> listen(AcceptHandler on_accept) override {
+    GRADWIRE_ASSIGN_OR_RETURN(const ShmAddress address, new_shm_address());
+    std::shared_ptr<ShmAcceptor> acceptor;
+    {
+      MutexLock lock(mutex_);
+      if (acceptor_ != nullptr) return absl::FailedPreconditionError("the shm transport listens already");
+      GRADWIRE_RETURN_IF_ERROR(start_locked());
+      GRADWIRE_ASSIGN_OR_RETURN(Descriptor socket, listen_at(address));
+      acceptor = std::make_shared<ShmAcceptor>(context_, std::move(socket), std::move(on_accept));
+      acceptor_ = acceptor;
+    }
+    context_->loop->post([acceptor] { acceptor->start_in_loop(); });
+    return address.to_string();
+  }
+
+  bool may_reach(const std::string& address) const override { return is_local_shm_address(address); }
+
+  absl::StatusOr<std::shared_ptr<Connection>> connect(const std::string& address,
+                                                      std::shared_ptr<ConnectionListener> listener,
+                                                      absl::Duration timeout) override {
+    const absl::Time deadline = Clock::system().now() + timeout;
+    GRADWIRE_ASSIGN_OR_RETURN(ShmAddress parsed, parse_shm_address(address));
+    {
+      MutexLock lock(mutex_);
+      GRADWIRE_RETURN_IF_ERROR(start_locked());
+    }
+    auto connection = std::make_shared<ShmConnection>(context_, address);
+    const bool posted = context_->loop->post(
+        [connection, parsed = std::move(parsed), listener = std::move(listener), deadline]() mutable {
+          connection->connect_in_loop(std::move(parsed), std::move(listener), deadline);
+        });
+    if (!posted) return absl::UnavailableError("the shm transport has shut down");
+    return connection;
+  }
+
+  void shutdown() override {
+    bool first;
+    std::shared_ptr<ShmAcceptor> acceptor;
+    {
+      MutexLock lock(mutex_);
+      first = !shut_down_;
+      shut_down_ = true;
+      acceptor = std::move(acceptor_);
+      if (!started_) return;
+    }
+    if (first) {
+      context_->loop->post([context = context_, acceptor] {
+        if (acceptor != nullptr) acceptor->stop_in_loop();
+        context->shutting_down = true;
+        // on_closed of one may touch the table.
+        const auto connections = context->connections;
+        for (const auto& connection : connections) connection->shut_down_in_loop();
+        context->end_if_done_in_loop();
+      });
+    }
+    MutexLock lock(joining_);
+    context_->loop->run_until([this] { return context_->ended.load(); });
+    if (own_thread_ != nullptr) {
+      context_->loop->post([loop = context_->loop.get()] { loop->end_in_loop(); });
+      own_thread_ = nullptr;
+    }
+  }
+
+ private:
+  absl::Status start_locked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (shut_down_) return absl::UnavailableError("the shm transport has shut down");
+    if (started_) return absl::OkStatus();
+    if (!is_ring_size(context_->options.ring_bytes)) {
+      return absl::InvalidArgumentError(absl::StrCat("ring_bytes = ", context_->options.ring_bytes,
+                                                     " is no power of two from ", kMinRingBytes, " to ",
+                                                     kMaxRingBytes));
+    }
+    if (context_->loop == nullptr) {
+      GRADWIRE_ASSIGN_OR_RETURN(context_->loop, EventLoop::create());
+      own_thread_ = std::make_unique<LoopThread>();
+      GRADWIRE_RETURN_IF_ERROR(own_thread_->start(context_->loop, context_->options.wait));
+    }
+    started_ = true;
+    return absl::OkStatus();
+  }
+
+  const std::shared_ptr<ShmContext> context_;
+  // When nobody else drives the loop. Started with mutex_ held, joined with joining_.
+  std::unique_ptr<LoopThread> own_thread_;
+
+  Mutex mutex_;
+  bool started_ ABSL_GUARDED_BY(mutex_) = false;
+  bool shut_down_ ABSL_GUARDED_BY(mutex_) = false;
+  std::shared_ptr<ShmAcceptor> acceptor_ ABSL_GUARDED_BY(mutex_);
+  // Held while the thread is joined, so that a second shutdown() returns no sooner than the first.
+  Mutex joining_;
+};
+
+}  // namespace
+
+std::unique_ptr<Transport> make_shm_transport(ShmOptions options, std::shared_ptr<EventLoop> loop) {
+  return std::make_unique<ShmTransport>(std::move(options), std::move(loop));
+}
+
+absl::Status probe_shm() {
+  constexpr std::size_t kBytes = 4'096;
+  GRADWIRE_ASSIGN_OR_RETURN(const ShmAddress address, new_shm_address());
+  GRADWIRE_ASSIGN_OR_RETURN(const Descriptor socket, listen_at(address));
+  Descriptor descriptor;
+  GRADWIRE_ASSIGN_OR_RETURN(const SharedMemory own, SharedMemory::create(kBytes, false, descriptor));
+  absl::StatusOr<SharedMemory> other = SharedMemory::adopt(descriptor, kBytes, false);
+  if (!other.ok()) return absl::UnavailableError(other.status().message());
+  own.data()[0] = 1;
+  if (other->data()[0] != 1) return absl::UnavailableError("shared memory is not shared here");
+  return absl::OkStatus();
+}
+
+bool is_local_shm_address(absl::string_view address) {
+  const absl::StatusOr<ShmAddress> parsed = parse_shm_address(address);
+  return parsed.ok() && parsed->is_of_this_host();
+}
+
+}  // namespace gradwire::transport

@@ -1,0 +1,299 @@
+// What is particular to connections through shared memory.
+
+#include "transport/shm/shm_transport.h"
+
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "base/mutex.h"
+#include "gtest/gtest.h"
+#include "transport/process_counts.h"
+#include "transport/recording_listener.h"
+
+namespace gradwire::transport {
+namespace {
+
+constexpr std::size_t kMiB = std::size_t{1} << 20;
+
+// Counts messages and lets them go.
+class Dropping : public ConnectionListener {
+ public:
+  void on_message(Connection&, Message) override {
+    MutexLock lock(mutex_);
+    ++count_;
+    changed_.notify_all();
+  }
+  void on_closed(Connection&, absl::Status) override {}
+  void wait_for(int count) {
+    MutexLock lock(mutex_);
+    while (count_ < count) changed_.wait(mutex_);
+  }
+
+ private:
+  Mutex mutex_;
+  CondVar changed_;
+  int count_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+// Of this process, in all shared memory of this kind, by /proc.
+std::size_t mapped_bytes() {
+  std::ifstream maps("/proc/self/maps");
+  std::size_t total = 0;
+  for (std::string line; std::getline(maps, line);) {
+    if (line.find("memfd:gradwire") == std::string::npos) continue;
+    unsigned long from = 0, to = 0;
+    if (std::sscanf(line.c_str(), "%lx-%lx", &from, &to) == 2) total += to - from;
+  }
+  return total;
+}
+
+class ShmPair : public testing::Test {
+ protected:
+  void start(ShmOptions options = ShmOptions()) {
+    options.counters = counters_;
+    server_ = make_shm_transport(options);
+    client_ = make_shm_transport(options);
+    Mutex mutex;
+    CondVar accepted;
+    auto address = server_->listen([&](const std::shared_ptr<Connection>& connection) {
+      MutexLock lock(mutex);
+      to_client_ = connection;
+      accepted.notify_all();
+      return server_listener_;
+    });
+    ASSERT_TRUE(address.ok()) << address.status();
+    auto connection = client_->connect(*address, at_client_, absl::Seconds(30));
+    ASSERT_TRUE(connection.ok()) << connection.status();
+    to_server_ = *connection;
+    {
+      MutexLock lock(mutex);
+      while (to_client_ == nullptr) accepted.wait(mutex);
+    }
+    // Both ends have the other's hello when something came back.
+    ASSERT_TRUE(to_client_->send(Message()).ok());
+    ASSERT_EQ(at_client_->wait_for_messages(1).size(), 1);
+  }
+
+  void TearDown() override {
+    if (client_ != nullptr) client_->shutdown();
+    if (server_ != nullptr) server_->shutdown();
+  }
+
+  static Message with_buffer(Buffer buffer) {
+    Message message;
+    message.buffers.push_back(std::move(buffer));
+    return message;
+  }
+
+  const std::shared_ptr<ShmCounters> counters_ = std::make_shared<ShmCounters>();
+  std::unique_ptr<Transport> server_, client_;
+  std::shared_ptr<Connection> to_server_, to_client_;
+  std::shared_ptr<RecordingListener> at_server_ = std::make_shared<RecordingListener>();
+  std::shared_ptr<RecordingListener> at_client_ = std::make_shared<RecordingListener>();
+  std::shared_ptr<ConnectionListener> server_listener_ = at_server_;
+};
+
+TEST_F(ShmPair, AfterSendNothingIsBorrowedAnyMore) {
+  start();
+  at_server_->hold_back();
+  Buffer mine = make_test_buffer(5 * kMiB, 1, Buffer::Sharing::kBorrowed);
+  ASSERT_TRUE(to_server_->send(with_buffer(mine)).ok());
+  EXPECT_EQ(mine.owner().use_count(), 1);
+  std::memset(mine.data(), 0, mine.size());
+  at_server_->let_go();
+  EXPECT_TRUE(is_test_buffer(at_server_->wait_for_messages(1).at(0).buffers[0], 5 * kMiB, 1));
+  EXPECT_EQ(counters_->arena_bytes.load(), 5 * kMiB);
+}
+
+TEST_F(ShmPair, WhatWasAllocatedHereTravelsWithoutACopy) {
+  start();
+  auto buffer = to_server_->allocate(3 * kMiB);
+  ASSERT_TRUE(buffer.ok());
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(buffer->data()) % 64, 0);
+  std::memset(buffer->data(), 42, buffer->size());
+  char* const mine = static_cast<char*>(buffer->data());
+  ASSERT_TRUE(to_server_->send(with_buffer(*std::move(buffer))).ok());
+  const Message received = at_server_->wait_for_messages(1).at(0);
+  char* const theirs = static_cast<char*>(received.buffers[0].data());
+  EXPECT_EQ(theirs[0], 42);
+  EXPECT_EQ(theirs[3 * kMiB - 1], 42);
+  // The same memory, in two mappings.
+  theirs[100] = 7;
+  EXPECT_EQ(mine[100], 7);
+  EXPECT_EQ(counters_->arena_bytes.load(), 0);
+  EXPECT_EQ(counters_->moved_bytes.load(), 3 * kMiB);
+}
+
+TEST_F(ShmPair, WhatSomebodyElseHoldsStillIsCopied) {
+  start();
+  auto buffer = to_server_->allocate(3 * kMiB);
+  ASSERT_TRUE(buffer.ok());
+  std::memset(buffer->data(), 1, buffer->size());
+  ASSERT_TRUE(to_server_->send(with_buffer(*buffer)).ok());
+  std::memset(buffer->data(), 2, buffer->size());
+  EXPECT_EQ(*static_cast<char*>(at_server_->wait_for_messages(1).at(0).buffers[0].data()), 1);
+  EXPECT_EQ(counters_->moved_bytes.load(), 0);
+  // To another connection it is ordinary memory.
+  ASSERT_TRUE(to_client_->send(with_buffer(*std::move(buffer))).ok());
+  EXPECT_EQ(*static_cast<char*>(at_client_->wait_for_messages(2).at(1).buffers[0].data()), 2);
+  EXPECT_EQ(counters_->moved_bytes.load(), 0);
+}
+
+TEST_F(ShmPair, AllocatedMemoryOutlivesTheConnection) {
+  start();
+  auto large = to_server_->allocate(3 * kMiB);
+  auto small = to_server_->allocate(10);
+  ASSERT_TRUE(large.ok() && small.ok());
+  TearDown();
+  to_server_.reset();
+  std::memset(large->data(), 1, large->size());
+  std::memset(small->data(), 1, small->size());
+}
+
+// Both listeners keep all that they receive, and both arenas are soon used up.
+TEST_F(ShmPair, MessagesProgressBothWaysWhileReceiversKeepEverything) {
+  constexpr int kMessages = 60;
+  constexpr std::size_t kSize = 300'000;
+  ShmOptions options;
+  options.max_arena_bytes = 4 * kMiB;
+  start(options);
+  auto send_all = [](Connection& connection, int seed) {
+    for (int i = 0; i < kMessages; ++i) {
+      Message message = with_buffer(make_test_buffer(kSize, seed + i, Buffer::Sharing::kBorrowed));
+      const Buffer mine = message.buffers[0];
+      auto ticket = connection.send(std::move(message));
+      ASSERT_TRUE(ticket.ok()) << ticket.status();
+      connection.capture(*ticket);
+      std::memset(mine.data(), 0, mine.size());
+    }
+  };
+  std::thread other([&] { send_all(*to_client_, 1'000); });
+  send_all(*to_server_, 0);
+  other.join();
+  const std::vector<Message> there = at_server_->wait_for_messages(kMessages);
+  const std::vector<Message> here = at_client_->wait_for_messages(1 + kMessages);
+  ASSERT_EQ(there.size(), kMessages);
+  ASSERT_EQ(here.size(), 1 + kMessages);
+  for (int i = 0; i < kMessages; ++i) {
+    EXPECT_TRUE(is_test_buffer(there[i].buffers[0], kSize, i)) << i;
+    EXPECT_TRUE(is_test_buffer(here[1 + i].buffers[0], kSize, 1'000 + i)) << i;
+  }
+  EXPECT_GT(counters_->arena_bytes.load(), 0);
+  EXPECT_GT(counters_->ring_bytes.load(), 0);
+}
+
+TEST_F(ShmPair, AMessageLargerThanTheArenaArrives) {
+  ShmOptions options;
+  options.max_arena_bytes = kMiB;
+  start(options);
+  Message message = with_buffer(make_test_buffer(20 * kMiB, 5));
+  message.buffers.push_back(make_test_buffer(100'000, 6));
+  message.buffers.push_back(make_test_buffer(10 * kMiB, 7));
+  ASSERT_TRUE(to_server_->send(std::move(message)).ok());
+  const Message received = at_server_->wait_for_messages(1).at(0);
+  EXPECT_TRUE(is_test_buffer(received.buffers[0], 20 * kMiB, 5));
+  EXPECT_TRUE(is_test_buffer(received.buffers[1], 100'000, 6));
+  EXPECT_TRUE(is_test_buffer(received.buffers[2], 10 * kMiB, 7));
+}
+
+TEST_F(ShmPair, WhatQueuedBehindAFullArenaUsesItWhenThereIsRoomAgain) {
+  ShmOptions options;
+  options.max_arena_bytes = 8 * kMiB;
+  start(options);
+  at_server_->hold_back();
+  for (int i = 0; i < 20; ++i) ASSERT_TRUE(to_server_->send(with_buffer(make_test_buffer(3 * kMiB, i))).ok());
+  at_server_->let_go();
+  const std::vector<Message> received = at_server_->wait_for_messages(20);
+  ASSERT_EQ(received.size(), 20);
+  for (int i = 0; i < 20; ++i) EXPECT_TRUE(is_test_buffer(received[i].buffers[0], 3 * kMiB, i));
+}
+
+TEST_F(ShmPair, IdleMemoryIsGivenBack) {
+  ShmOptions options;
+  options.arena_idle_time = absl::Milliseconds(10);
+  options.max_idle_arena_bytes = 0;
+  auto dropping = std::make_shared<Dropping>();
+  server_listener_ = dropping;
+  start(options);
+  const std::size_t before = mapped_bytes();
+  ASSERT_TRUE(to_server_->send(with_buffer(make_test_buffer(50 * kMiB, 1))).ok());
+  // Kept here, so that it stays.
+  auto leased = to_server_->allocate(20 * kMiB);
+  ASSERT_TRUE(leased.ok());
+  EXPECT_GE(mapped_bytes(), before + 20 * kMiB);
+  leased = Buffer();
+  dropping->wait_for(1);
+  const absl::Time deadline = Clock::system().now() + kTestPatience;
+  while (mapped_bytes() > before + 10 * kMiB && Clock::system().now() < deadline) std::this_thread::yield();
+  EXPECT_LE(mapped_bytes(), before + 10 * kMiB);
+  ASSERT_TRUE(to_server_->send(with_buffer(make_test_buffer(5 * kMiB, 2))).ok());
+  dropping->wait_for(2);
+}
+
+TEST_F(ShmPair, AConnectionKeepsOneDescriptorWhateverItCarries) {
+  start();
+  const int before = count_descriptors();
+  for (std::size_t size = 5'000; size < 40 * kMiB; size *= 3) {
+    ASSERT_TRUE(to_server_->send(with_buffer(make_test_buffer(size, 1))).ok());
+  }
+  at_server_->wait_for_messages(8);
+  EXPECT_EQ(count_descriptors(), before);
+}
+
+TEST(ShmTransport, WorksHere) { EXPECT_TRUE(probe_shm().ok()) << probe_shm(); }
+
+TEST(ShmTransport, AnotherHostsAddressIsUnavailableAtOnce) {
+  auto transport = make_shm_transport();
+  auto listener = std::make_shared<RecordingListener>();
+  const std::string address = "shm:00000000-0000-0000-0000-000000000000:1234567890abcdef";
+  EXPECT_FALSE(is_local_shm_address(address));
+  auto connection = transport->connect(address, listener, absl::Hours(1));
+  ASSERT_TRUE(connection.ok());
+  const absl::Status reason = listener->wait_closed();
+  EXPECT_EQ(reason.code(), absl::StatusCode::kUnavailable);
+  EXPECT_NE(reason.message().find("another host"), std::string::npos) << reason;
+}
+
+TEST(ShmTransport, ItsOwnAddressIsLocal) {
+  auto transport = make_shm_transport();
+  auto address = transport->listen([](const std::shared_ptr<Connection>&) { return nullptr; });
+  ASSERT_TRUE(address.ok());
+  EXPECT_TRUE(is_local_shm_address(*address));
+  EXPECT_FALSE(is_local_shm_address("127.0.0.1:80"));
+  EXPECT_FALSE(is_local_shm_address(""));
+}
+
+TEST(ShmTransport, AMessageOverTheLimitsIsRefused) {
+  ShmOptions options;
+  options.limits.max_header_bytes = 10;
+  auto transport = make_shm_transport(options);
+  auto listener = std::make_shared<RecordingListener>();
+  const std::string address =
+      *transport->listen([&](const std::shared_ptr<Connection>&) { return listener; });
+  auto connection = transport->connect(address, std::make_shared<RecordingListener>(), absl::Seconds(30));
+  ASSERT_TRUE(connection.ok());
+  Message message;
+  message.header = "more than ten bytes";
+  const absl::Status status = (*connection)->send(std::move(message)).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_NE(status.message().find("max_header_bytes"), std::string::npos) << status;
+  ASSERT_TRUE((*connection)->send(Message()).ok());
+  EXPECT_EQ(listener->wait_for_messages(1).size(), 1);
+}
+
+TEST(ShmTransport, ARingOfAnOddSizeIsRefused) {
+  ShmOptions options;
+  options.ring_bytes = 100'000;
+  auto transport = make_shm_transport(options);
+  EXPECT_EQ(transport->listen([](const std::shared_ptr<Connection>&) { return nullptr; }).status().code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace gradwire::transport
