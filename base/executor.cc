@@ -33,7 +33,8 @@ void Executor::post_or_run(Task task) {
 Executor* Executor::current() { return current_executor; }
 void Executor::set_current(Executor* executor) { current_executor = executor; }
 
-BlockingScope::BlockingScope(const Executor* looks_with) : executor_(blocked ? nullptr : Executor::current()) {
+BlockingScope::BlockingScope(const Executor* looks_with)
+    : executor_(blocked ? nullptr : Executor::current()) {
   if (executor_ == nullptr) return;
   status_ = executor_->begin_blocking(executor_ == looks_with);
   if (!status_.ok()) return;

@@ -149,7 +149,8 @@ void ThreadPool::wake_supervisor_locked() {
 ThreadPool::Queued ThreadPool::take_front_locked() {
   Queued task = std::move(queue_.front());
   queue_.pop_front();
-  if (task.cost != nullptr) queued_nanoseconds_ -= std::min<int64_t>(queued_nanoseconds_, task.cost->nanoseconds());
+  if (task.cost != nullptr)
+    queued_nanoseconds_ -= std::min<int64_t>(queued_nanoseconds_, task.cost->nanoseconds());
   if (queue_.empty()) queued_nanoseconds_ = 0;
   return task;
 }
@@ -221,8 +222,8 @@ void ThreadPool::run(Queued task) {
     MutexLock lock(mutex_);
     ensure_leader_locked();
   }
-  const auto started = task.cost == nullptr ? std::chrono::steady_clock::time_point()
-                                            : std::chrono::steady_clock::now();
+  const auto started =
+      task.cost == nullptr ? std::chrono::steady_clock::time_point() : std::chrono::steady_clock::now();
   ExecutionState().restore();
   task.task();
   task.task = nullptr;  // What the task owned is destroyed here, outside the lock and in the task's state.
@@ -310,8 +311,7 @@ void ThreadPool::supervise() {
       const uint64_t started = started_;
       const absl::Time until = Clock::system().now() + options_.stall_limit;
       do {
-        supervisor_wakes_.wait_for(mutex_,
-                                   options_.poller == nullptr ? options_.stall_limit : kUnattended);
+        supervisor_wakes_.wait_for(mutex_, options_.poller == nullptr ? options_.stall_limit : kUnattended);
         // What the leader queued for itself is for others when it does not come back.
         if (watch_leader_locked() && !queue_.empty() && started == started_) dispatch_locked();
       } while (!queue_.empty() && started == started_ && Clock::system().now() < until);

@@ -129,6 +129,10 @@ class Agent : public std::enable_shared_from_this<Agent> {
   // starts now must have ended, on Clock::system(); no later than the call that the calling thread serves.
   absl::Time call_deadline(const std::optional<absl::Duration>& timeout) const;
 
+  // Memory aligned to 64 bytes from which a message to `to` may travel without being copied, when it is given away.
+  // Connects if need be. Errors as a call's, and ResourceExhausted.
+  absl::StatusOr<transport::Buffer> allocate_for(const Destination& to, std::size_t size);
+
   // A fresh id: unique over all workers.
   Id next_id();
 

@@ -25,8 +25,7 @@ OutgoingCall::OutgoingCall(Agent& agent, const Destination& destination, std::st
       references_(agent.rrefs(), /*is_answer=*/false),
       encoder_(*request_.mutable_arguments(), &references_),
       callee_(std::move(callee)) {
-  absl::StatusOr<std::shared_ptr<Peer>> peer =
-      agent.impl_->peers->find(destination.name(), destination.id());
+  absl::StatusOr<std::shared_ptr<Peer>> peer = agent.impl_->peers->find(destination.name(), destination.id());
   if (peer.ok()) {
     peer_ = *std::move(peer);
     to_ = &peer_->worker;
@@ -69,6 +68,8 @@ uint64_t Agent::send_call(OutgoingCall& call, Completion done) {
   }
   if (call.status_.ok() && tensors != nullptr) {
     call.set_status(tensor_backend()->encode(*tensors, TensorSharing::kBorrow, payload, buffers));
+    // What was given away belongs to the buffers alone now.
+    tensors = nullptr;
   }
   if (!call.status_.ok()) {
     impl_->rrefs->undo(payload, *call.to_);
@@ -86,6 +87,13 @@ uint64_t Agent::send_call(OutgoingCall& call, Completion done) {
   pending->references = call.references_.take();
   pending->done = std::move(done);
   return impl_->send(*call.envelope_, std::move(buffers), call.borrow_, std::move(pending));
+}
+
+absl::StatusOr<transport::Buffer> Agent::allocate_for(const Destination& to, std::size_t size) {
+  GRADWIRE_RETURN_IF_ERROR(impl_->accepts_calls());
+  GRADWIRE_ASSIGN_OR_RETURN(std::shared_ptr<Peer> peer, impl_->peers->find(to.name(), to.id()));
+  GRADWIRE_ASSIGN_OR_RETURN(std::shared_ptr<Link> link, impl_->peers->link_to(peer));
+  return link->allocate(size);
 }
 
 void Agent::cancel_call(uint64_t id, absl::Status reason) { impl_->cancel(id, std::move(reason)); }

@@ -101,10 +101,9 @@ uint64_t AgentImpl::send(proto::Envelope& envelope, std::vector<transport::Buffe
     request.set_timeout_us(std::max<int64_t>(1, absl::ToInt64Microseconds(call->deadline - call->started)));
   }
   calls_made.fetch_add(1, std::memory_order_relaxed);
-  const bool borrows =
-      std::any_of(buffers.begin(), buffers.end(), [](const transport::Buffer& buffer) {
-        return buffer.sharing() == transport::Buffer::Sharing::kBorrowed;
-      });
+  const bool borrows = std::any_of(buffers.begin(), buffers.end(), [](const transport::Buffer& buffer) {
+    return buffer.sharing() == transport::Buffer::Sharing::kBorrowed;
+  });
   call->borrows = borrow && borrows;
   const std::shared_ptr<Peer> peer = call->peer;
   const absl::Status open = accepts_calls();
@@ -172,8 +171,7 @@ absl::StatusOr<IncomingPayload> AgentImpl::unpack(PendingCall& call, Answer answ
     GRADWIRE_ASSIGN_OR_RETURN(in.tensors, tensor_backend()->decode(*in.payload, std::move(answer.buffers)));
   }
   if (in.payload->has_graph() && graph_hook != nullptr) {
-    GRADWIRE_RETURN_IF_ERROR(
-        graph_hook->incoming_answer(call.peer->worker, in.tensors.get(), *in.payload));
+    GRADWIRE_RETURN_IF_ERROR(graph_hook->incoming_answer(call.peer->worker, in.tensors.get(), *in.payload));
   }
   return in;
 }
@@ -194,11 +192,10 @@ void AgentImpl::expire() {
   if (expired.next != absl::InfiniteFuture()) timers->schedule(expired.next, [this] { expire(); });
   for (auto& [id, call] : expired.calls) {
     const std::string& name = call->peer->worker.name;
-    absl::Status reason =
-        with_worker(absl::DeadlineExceededError(absl::StrCat("\"", call->callee, "\" on worker \"", name,
-                                                             "\" gave no answer within ",
-                                                             absl::FormatDuration(call->timeout))),
-                    name);
+    absl::Status reason = with_worker(absl::DeadlineExceededError(absl::StrCat(
+                                          "\"", call->callee, "\" on worker \"", name,
+                                          "\" gave no answer within ", absl::FormatDuration(call->timeout))),
+                                      name);
     retract(id, std::move(call), std::move(reason));
   }
 }
@@ -233,8 +230,8 @@ void AgentImpl::on_cancel(const Worker& from, uint64_t link, uint64_t call_id) {
 }
 
 void AgentImpl::on_link_closed(const Worker& peer, const Link& link, const absl::Status& reason) {
-  server->cancel_link(
-      link.number(), absl::CancelledError(absl::StrCat("worker \"", peer.name, "\" is gone: ", reason.message())));
+  server->cancel_link(link.number(), absl::CancelledError(absl::StrCat("worker \"", peer.name,
+                                                                       "\" is gone: ", reason.message())));
   for (PendingCalls::Taken& call : pending.take_link(link)) {
     const std::string text =
         absl::StrCat("worker \"", peer.name, "\" could not be reached, or went away, while \"", call->callee,

@@ -32,6 +32,8 @@ class EnvelopeBox {
 };
 
 using EnvelopePtr = std::shared_ptr<EnvelopeBox>;
-inline EnvelopePtr make_envelope() { return std::allocate_shared<EnvelopeBox>(BlockAllocator<EnvelopeBox>()); }
+inline EnvelopePtr make_envelope() {
+  return std::allocate_shared<EnvelopeBox>(BlockAllocator<EnvelopeBox>());
+}
 
 }  // namespace gradwire::rpc

@@ -10,10 +10,10 @@
 #include "rpc/testing/group.h"
 #include "store/hash_store.h"
 #include "store/prefix_store.h"
+#include "transport/descriptor.h"
 #include "transport/process_counts.h"
 #include "transport/recording_listener.h"
 #include "transport/tcp/address.h"
-#include "transport/descriptor.h"
 #include "transport/tcp/frame.h"
 #include "transport/tcp/preface.h"
 #include "transport/tcp/tcp_transport.h"
@@ -96,7 +96,8 @@ class HostilePeer : public ::testing::Test {
 TEST_F(HostilePeer, GarbageAndEndlessFramesEndTheirConnectionAlone) {
   const std::string preface = transport::Preface{.token = transport::random_token()}.encode();
   std::string huge = preface + transport::encode_frame_start(transport::Message());
-  for (int i = 0; i < 8; ++i) huge[preface.size() + 8 + i] = static_cast<char>((uint64_t{1} << 60) >> (8 * i));
+  for (int i = 0; i < 8; ++i)
+    huge[preface.size() + 8 + i] = static_cast<char>((uint64_t{1} << 60) >> (8 * i));
   const int descriptors = transport::count_descriptors();
   for (const std::string& bytes :
        {std::string("GET / HTTP/1.1\r\n\r\n"), std::string(50'000, '\xff'), huge}) {

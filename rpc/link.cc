@@ -37,6 +37,11 @@ absl::StatusOr<uint64_t> Link::send(const proto::Envelope& envelope, std::vector
 
 void Link::capture(uint64_t ticket) { connection_->capture(ticket); }
 
+absl::StatusOr<transport::Buffer> Link::allocate(std::size_t size) {
+  wait_until_opened();
+  return connection_->allocate(size);
+}
+
 void Link::on_closed(transport::Connection&, absl::Status reason) {
   wait_until_opened();
   peers_.on_closed(shared_from_this(), reason);
@@ -211,7 +216,8 @@ void Peers::on_closed(const std::shared_ptr<Link>& link, const absl::Status& rea
   if (!look_again) return;
   // It broke by what came over it, or never worked: another transport may.
   const bool broken = never_worked || absl::IsInvalidArgument(reason);
-  if (broken && !link->transport_.empty() && ways_to(*peer).size() > 1) give_up(*peer, link->transport_, reason);
+  if (broken && !link->transport_.empty() && ways_to(*peer).size() > 1)
+    give_up(*peer, link->transport_, reason);
   suspect(peer, reason);
 }
 

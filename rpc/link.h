@@ -55,8 +55,9 @@ class Link : public transport::ConnectionListener, public std::enable_shared_fro
 
   // Sends an envelope; returns the transport's ticket. Errors as Connection::send.
   absl::StatusOr<uint64_t> send(const proto::Envelope& envelope, std::vector<transport::Buffer> buffers);
-  // Connection::capture.
+  // Connection::capture and Connection::allocate.
   void capture(uint64_t ticket);
+  absl::StatusOr<transport::Buffer> allocate(std::size_t size);
 
  private:
   friend class Peers;

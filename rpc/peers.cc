@@ -167,8 +167,8 @@ void Peers::give_up(Peer& peer, const std::string& transport, const absl::Status
     MutexLock lock(mutex_);
     if (!peer.given_up.insert(transport).second) return;
   }
-  log(LogLevel::kWarning, "worker \"", self_.name, "\" does without the transport \"", transport, "\" to worker \"",
-      peer.worker.name, "\": ", reason.message());
+  log(LogLevel::kWarning, "worker \"", self_.name, "\" does without the transport \"", transport,
+      "\" to worker \"", peer.worker.name, "\": ", reason.message());
 }
 
 absl::StatusOr<std::shared_ptr<Link>> Peers::connect(transport::Transport& transport,

@@ -37,7 +37,9 @@ TEST(PendingCalls, AnswerOfAnotherWorkerIsNotTaken) {
 TEST(PendingCalls, ClosedLinkTakesWhatWentOnIt) {
   PendingCalls calls;
   alignas(16) static char places[2][16];
-  auto link = [&](int i) { return std::shared_ptr<Link>(std::shared_ptr<void>(), reinterpret_cast<Link*>(places[i])); };
+  auto link = [&](int i) {
+    return std::shared_ptr<Link>(std::shared_ptr<void>(), reinterpret_cast<Link*>(places[i]));
+  };
   for (uint64_t id = 1; id <= 3; ++id) {
     PendingCalls::Taken call = call_to(5);
     call->link = link(id == 3 ? 1 : 0);

@@ -6,6 +6,7 @@
 #include "rpc/call.h"              // IWYU pragma: export
 #include "rpc/call_context.h"      // IWYU pragma: export
 #include "rpc/codec_containers.h"  // IWYU pragma: export
+#include "rpc/empty_for.h"         // IWYU pragma: export
 #include "rpc/init_rpc.h"          // IWYU pragma: export
 #include "rpc/ivalue_codec.h"      // IWYU pragma: export
 #include "rpc/op_call.h"           // IWYU pragma: export

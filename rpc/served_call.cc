@@ -197,10 +197,9 @@ absl::Status ServedCall::check_object(const Callee& callee) const {
 bool ServedCall::end() { return !ended_.exchange(true); }
 
 void ServedCall::answer(const proto::Envelope& envelope, std::vector<transport::Buffer> buffers) {
-  const bool borrows =
-      std::any_of(buffers.begin(), buffers.end(), [](const transport::Buffer& buffer) {
-        return buffer.sharing() == transport::Buffer::Sharing::kBorrowed;
-      });
+  const bool borrows = std::any_of(buffers.begin(), buffers.end(), [](const transport::Buffer& buffer) {
+    return buffer.sharing() == transport::Buffer::Sharing::kBorrowed;
+  });
   absl::StatusOr<uint64_t> ticket = parts_.link->send(envelope, std::move(buffers));
   if (!ticket.ok()) {
     // The caller is gone: what the answer carried stays here.

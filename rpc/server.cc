@@ -168,8 +168,7 @@ std::shared_ptr<Strand> Server::order_strand(const Worker& from, uint64_t key) {
 // The answer to one service call: sent once, whatever the extension does; Internal when it drops the call.
 class Server::ServiceAnswer {
  public:
-  ServiceAnswer(Server& server, std::shared_ptr<Agent> agent, std::shared_ptr<Link> link,
-                uint64_t call_id)
+  ServiceAnswer(Server& server, std::shared_ptr<Agent> agent, std::shared_ptr<Link> link, uint64_t call_id)
       : server_(server), agent_(std::move(agent)), link_(std::move(link)), call_id_(call_id) {}
   ~ServiceAnswer() { send(absl::InternalError("the service dropped its call")); }
 

@@ -19,11 +19,11 @@ constexpr std::size_t kAlignment = 64;
 // What travels inside the envelope fits (tensor_writer.cc).
 constexpr std::size_t kSmallBytes = 512;
 
+void release_owner(void* owner) { delete static_cast<std::shared_ptr<void>*>(owner); }
+
 c10::DataPtr data_pointer(const transport::Buffer& memory) {
   auto owner = std::make_unique<std::shared_ptr<void>>(memory.owner());
-  return c10::DataPtr(
-      memory.data(), owner.release(),
-      [](void* context) { delete static_cast<std::shared_ptr<void>*>(context); }, at::Device(at::kCPU));
+  return c10::DataPtr(memory.data(), owner.release(), &release_owner, at::Device(at::kCPU));
 }
 
 }  // namespace
@@ -61,6 +61,12 @@ at::Tensor tensor_over(c10::DataPtr memory, std::size_t size, at::IntArrayRef si
     tensor.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides);
   }
   return tensor;
+}
+
+std::shared_ptr<void> memory_owner(const at::Tensor& tensor) {
+  const c10::DataPtr& memory = tensor.storage().data_ptr();
+  if (memory.get_deleter() != &release_owner) return nullptr;
+  return *static_cast<const std::shared_ptr<void>*>(memory.get_context());
 }
 
 at::Tensor reinterpret(const at::Tensor& tensor, at::ScalarType dtype) {

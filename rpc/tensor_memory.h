@@ -4,6 +4,7 @@
 #include <c10/core/Allocator.h>
 
 #include <cstddef>
+#include <memory>
 
 #include "absl/status/statusor.h"
 #include "transport/message.h"
@@ -26,6 +27,9 @@ at::Tensor tensor_over(transport::Buffer memory, at::IntArrayRef sizes, at::IntA
 // The same over `size` bytes of memory that the tensor owns in libtorch's way.
 at::Tensor tensor_over(c10::DataPtr memory, std::size_t size, at::IntArrayRef sizes, at::IntArrayRef strides,
                        at::ScalarType dtype);
+
+// What holds the memory of a tensor that tensor_over made of a Buffer; nullptr for any other.
+std::shared_ptr<void> memory_owner(const at::Tensor& tensor);
 
 // A tensor of another dtype of the same size over the memory of `tensor`, with its sizes, strides and offset.
 at::Tensor reinterpret(const at::Tensor& tensor, at::ScalarType dtype);

@@ -114,9 +114,14 @@ absl::Status TensorWriter::write_bytes(const at::Tensor& dense, bool alone, prot
     return absl::OkStatus();
   }
   using Sharing = transport::Buffer::Sharing;
-  if (alone || sharing_ == TensorSharing::kBorrow) {
-    // The transport only reads; const_data_ptr() above keeps lazily copied storages shared.
-    buffers_.emplace_back(const_cast<void*>(data), size, std::make_shared<at::Tensor>(dense),
+  // The transport only reads; const_data_ptr() above keeps lazily copied storages shared.
+  void* const memory = const_cast<void*>(data);
+  if (std::shared_ptr<void> owner =
+          alone && size == dense.storage().nbytes() ? memory_owner(dense) : nullptr) {
+    // As the transport made it: where it lies in memory that the receiver sees too, it need not be copied.
+    buffers_.emplace_back(memory, size, std::move(owner), Sharing::kOwned);
+  } else if (alone || sharing_ == TensorSharing::kBorrow) {
+    buffers_.emplace_back(memory, size, std::make_shared<at::Tensor>(dense),
                           alone ? Sharing::kOwned : Sharing::kBorrowed);
   } else {
     GRADWIRE_ASSIGN_OR_RETURN(transport::Buffer copy, allocate_tensor_memory(size));

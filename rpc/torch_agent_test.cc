@@ -55,6 +55,38 @@ TEST_F(TorchAgent, TensorsTravelBothWays) {
   EXPECT_TRUE(at::equal(group_[0]->rpc_sync<&echo>("worker0", large), large)) << "to oneself";
 }
 
+// What the handler below got last, as it came.
+at::Tensor& received() {
+  static auto* tensor = new at::Tensor;
+  return *tensor;
+}
+void mark(at::Tensor tensor) {
+  tensor.fill_(42);
+  received() = std::move(tensor);
+}
+GRADWIRE_RPC(mark)
+
+TEST_F(TorchAgent, TensorMadeForAWorkerTravelsWithoutACopy) {
+  group_[0]->rpc_sync<&echo>("worker1", at::ones({1}));  // Connected from here on.
+  at::Tensor made = empty_for(group_[0], "worker1", {1000, 1000}, at::kFloat);
+  made.fill_(7);
+  const auto* memory = made.const_data_ptr<float>();
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(memory) % 64, 0u);
+  group_[0]->rpc_sync<&mark>("worker1", std::move(made));
+  // The callee wrote into the very memory.
+  EXPECT_EQ(memory[999'999], 42);
+  EXPECT_EQ(received().sum().item<double>(), 42e6);
+
+  // Not given away: a copy, as ever.
+  at::Tensor kept = empty_for(group_[0], "worker1", {1000, 1000}, at::kFloat);
+  kept.fill_(7);
+  group_[0]->rpc_sync<&mark>("worker1", kept);
+  EXPECT_EQ(kept.sum().item<double>(), 7e6);
+  received() = at::Tensor();
+  EXPECT_THROW(empty_for(group_[0], "nobody", {1}), Error);
+  EXPECT_EQ(empty_for(group_[0], "worker1", {0, 3}, at::kLong).sizes(), (std::vector<int64_t>{0, 3}));
+}
+
 TEST_F(TorchAgent, CallerMayChangeTensorsAfterAsyncCall) {
   at::Tensor tensor = at::ones({1 << 20});
   std::vector<Future<at::Tensor>> answers;

@@ -20,7 +20,8 @@ absl::StatusOr<std::vector<std::unique_ptr<transport::Transport>>> make_transpor
   for (const std::string& name : chosen ? options.transports : std::vector<std::string>{"shm", "tcp"}) {
     if (name == "shm") {
       if (absl::Status works = transport::probe_shm(); !works.ok()) {
-        if (options.transports.size() == 1) return with_context(works, "the transport \"shm\" does not work here");
+        if (options.transports.size() == 1)
+          return with_context(works, "the transport \"shm\" does not work here");
         log(LogLevel::kWarning, "shared memory between workers does not work here: ", works.message());
         continue;
       }

@@ -83,9 +83,8 @@ TEST(EventLoop, TimerWakesTheSleeper) {
   LoopThread thread;
   ASSERT_TRUE(thread.start(loop, WaitPolicy{absl::ZeroDuration(), absl::ZeroDuration()}).ok());
   std::atomic<bool> ran{false};
-  loop->post([&] {
-    loop->schedule_in_loop(Clock::system().now() + absl::Milliseconds(5), [&ran] { ran = true; });
-  });
+  loop->post(
+      [&] { loop->schedule_in_loop(Clock::system().now() + absl::Milliseconds(5), [&ran] { ran = true; }); });
   while (!ran) std::this_thread::yield();
   loop->post([&loop] { loop->end_in_loop(); });
   thread.join();

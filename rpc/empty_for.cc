@@ -1,0 +1,30 @@
+#include "rpc/empty_for.h"
+
+#include <ATen/EmptyTensor.h>
+
+#include <utility>
+
+#include "base/error.h"
+#include "rpc/tensor_layout.h"
+#include "rpc/tensor_memory.h"
+
+namespace gradwire::rpc {
+
+at::Tensor empty_for(const std::shared_ptr<Agent>& agent, const Destination& to, at::IntArrayRef sizes,
+                     at::ScalarType dtype) {
+  if (c10::isQIntType(dtype)) {
+    throw Error(
+        absl::InvalidArgumentError("empty_for makes no quantized tensors: quantize one, and send that"));
+  }
+  const TensorExtent extent =
+      value_or_throw(checked_extent(sizes, static_cast<int64_t>(c10::elementSize(dtype))));
+  if (extent.numel == 0) return at::Tensor(at::detail::empty_cpu(sizes, dtype));
+  transport::Buffer memory = value_or_throw(agent->allocate_for(to, static_cast<std::size_t>(extent.bytes)));
+  return tensor_over(std::move(memory), sizes, {}, dtype);
+}
+
+at::Tensor empty_for(const Destination& to, at::IntArrayRef sizes, at::ScalarType dtype) {
+  return empty_for(Agent::current(), to, sizes, dtype);
+}
+
+}  // namespace gradwire::rpc

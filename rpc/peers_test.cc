@@ -1,0 +1,148 @@
+#include "rpc/peers.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/mutex.h"
+#include "rpc/link.h"
+#include "transport/tcp/tcp_transport.h"
+
+// How connections between workers are chosen.
+namespace gradwire::rpc {
+namespace {
+
+constexpr absl::Duration kPatience = absl::Seconds(30);
+
+// A way of connecting that never works: each connection ends as soon as it is made, or none is.
+class BrokenTransport : public transport::Transport {
+ public:
+  enum class Fails { kAtOnce, kLater };
+  BrokenTransport(Fails fails, std::shared_ptr<transport::EventLoop> loop)
+      : fails_(fails), loop_(std::move(loop)) {}
+
+  std::string name() const override { return "broken"; }
+  absl::StatusOr<std::string> listen(AcceptHandler) override { return std::string("nowhere"); }
+  absl::StatusOr<std::shared_ptr<transport::Connection>> connect(
+      const std::string&, std::shared_ptr<transport::ConnectionListener> listener, absl::Duration) override {
+    if (fails_ == Fails::kAtOnce) return absl::UnavailableError("it does not work");
+    auto connection = std::make_shared<Ended>();
+    loop_->post(
+        [connection, listener] { listener->on_closed(*connection, absl::UnavailableError("it broke")); });
+    return connection;
+  }
+  void shutdown() override {}
+
+ private:
+  class Ended : public transport::Connection {
+    absl::StatusOr<uint64_t> send(transport::Message) override { return 1; }
+    void capture(uint64_t) override {}
+    void close(absl::Status, absl::Duration) override {}
+    std::string peer_address() const override { return "nowhere"; }
+  };
+  const Fails fails_;
+  const std::shared_ptr<transport::EventLoop> loop_;
+};
+
+class RecordingSink : public Peers::Sink {
+ public:
+  void on_request(const Worker& from, const std::shared_ptr<Link>&, EnvelopePtr envelope,
+                  std::vector<transport::Buffer>) override {
+    MutexLock lock(mutex_);
+    requests_.push_back({from.name, (*envelope)->request().call_id()});
+    changed_.notify_all();
+  }
+  void on_response(const Worker&, EnvelopePtr, std::vector<transport::Buffer>) override {}
+  void on_cancel(const Worker&, uint64_t, uint64_t) override {}
+  void on_link_closed(const Worker&, const Link&, const absl::Status&) override {}
+  void on_worker_lost(const Worker&, const absl::Status&) override {
+    MutexLock lock(mutex_);
+    lost_ = true;
+    changed_.notify_all();
+  }
+
+  // The calls that came, once there is one with this id.
+  bool has_request(uint64_t id) {
+    const absl::Time deadline = absl::Now() + kPatience;
+    MutexLock lock(mutex_);
+    while (true) {
+      for (const auto& request : requests_) {
+        if (request.second == id) return true;
+      }
+      if (lost_ || absl::Now() > deadline) return false;
+      changed_.wait_for(mutex_, absl::Milliseconds(100));
+    }
+  }
+
+ private:
+  Mutex mutex_;
+  CondVar changed_;
+  std::vector<std::pair<std::string, uint64_t>> requests_ ABSL_GUARDED_BY(mutex_);
+  bool lost_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+struct Side {
+  Side(Worker self, std::vector<std::unique_ptr<transport::Transport>> transports)
+      : worker(std::move(self)), peers(std::move(transports), sink, timers, absl::Seconds(10)) {}
+  Worker worker;
+  RecordingSink sink;
+  TimerQueue timers;
+  Peers peers;
+};
+
+class FallBack : public ::testing::TestWithParam<BrokenTransport::Fails> {};
+
+TEST_P(FallBack, NextTransportTakesOver) {
+  auto loop = *transport::EventLoop::create();
+  std::vector<std::unique_ptr<transport::Transport>> of_caller;
+  of_caller.push_back(std::make_unique<BrokenTransport>(GetParam(), loop));
+  of_caller.push_back(transport::make_tcp_transport());
+  std::vector<std::unique_ptr<transport::Transport>> of_callee;
+  of_callee.push_back(std::make_unique<BrokenTransport>(GetParam(), loop));
+  of_callee.push_back(transport::make_tcp_transport());
+  Side caller({"caller", 0, 11}, std::move(of_caller));
+  Side callee({"callee", 1, 22}, std::move(of_callee));
+  const auto caller_record = caller.peers.listen(caller.worker);
+  const auto callee_record = callee.peers.listen(callee.worker);
+  ASSERT_TRUE(caller_record.ok() && callee_record.ok());
+  const std::vector<WorkerAddress> workers = {{caller.worker, *caller_record},
+                                              {callee.worker, *callee_record}};
+  caller.peers.set_workers(workers);
+  callee.peers.set_workers(workers);
+
+  const std::shared_ptr<Peer> peer = *caller.peers.find("callee", -1);
+  uint64_t id = 0;
+  // What was sent on the broken link is lost; what comes after goes the other way.
+  const absl::Time deadline = absl::Now() + kPatience;
+  while (absl::Now() < deadline) {
+    auto link = caller.peers.link_to(peer);
+    ASSERT_TRUE(link.ok()) << link.status();
+    if (loop->try_enter()) {
+      loop->poll();
+      loop->leave();
+    }
+    auto again = caller.peers.link_to(peer);
+    ASSERT_TRUE(again.ok()) << again.status();
+    if (GetParam() == BrokenTransport::Fails::kAtOnce || *again != *link) {
+      proto::Envelope envelope;
+      envelope.mutable_request()->set_call_id(++id);
+      ASSERT_TRUE((*again)->send(envelope, {}).ok());
+      break;
+    }
+  }
+  EXPECT_GT(id, 0u);
+  EXPECT_TRUE(callee.sink.has_request(id));
+  EXPECT_TRUE(caller.peers.status(callee.worker).ok());
+  caller.peers.shutdown(absl::CancelledError("done"), absl::Seconds(5));
+  callee.peers.shutdown(absl::CancelledError("done"), absl::Seconds(5));
+}
+
+INSTANTIATE_TEST_SUITE_P(Peers, FallBack,
+                         ::testing::Values(BrokenTransport::Fails::kAtOnce, BrokenTransport::Fails::kLater));
+
+}  // namespace
+}  // namespace gradwire::rpc
