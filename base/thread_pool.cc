@@ -27,13 +27,13 @@ constexpr int kPatience = 100;
 // Short tasks that a thread runs before it looks at the poller again, so that their answers can leave together.
 constexpr int kTasksInARow = 8;
 // A task that is expected to take longer is not run by the leader without another to lead.
-constexpr std::chrono::nanoseconds kShortTask = std::chrono::microseconds(50);
+constexpr std::chrono::nanoseconds kShortTask = std::chrono::microseconds(100);
 // Tasks that the leader queues wake nobody while all of them together take less.
 constexpr std::chrono::nanoseconds kShortQueue = std::chrono::microseconds(250);
 // How long nobody need lead while a task runs that was expected to be short. Watching costs a thread a wake each time.
 constexpr absl::Duration kUnattended = absl::Milliseconds(1);
 // Looks that found a leader in its place before the watch ends.
-constexpr int kAttendedLooks = 50;
+constexpr int kAttendedLooks = 4;
 
 // The pool whose poller the calling thread drives as the leader.
 thread_local const ThreadPool* leading_pool = nullptr;
@@ -142,8 +142,18 @@ void ThreadPool::wake_all_locked() {
   work_available_.notify_all();
 }
 
-void ThreadPool::wake_supervisor_locked() {
-  if (supervisor_sleeps_) supervisor_wakes_.notify_one();
+void ThreadPool::wake_supervisor_locked(absl::Duration delay) {
+  if (!supervisor_sleeps_ || (supervisor_called_ && delay > absl::ZeroDuration())) return;
+  supervisor_called_ = true;
+  supervisor_wakes_.set(delay);
+}
+
+void ThreadPool::sleep_supervisor_locked(absl::Duration at_most) {
+  supervisor_sleeps_ = at_most == absl::InfiniteDuration();
+  supervisor_called_ = false;
+  supervisor_wakes_.set(at_most);
+  supervisor_wakes_.sleep(mutex_);
+  supervisor_sleeps_ = false;
 }
 
 ThreadPool::Queued ThreadPool::take_front_locked() {
@@ -191,7 +201,7 @@ void ThreadPool::lead_locked() {
   mutex_.lock();
   leading_ = false;
   // Nobody leads until this thread is back: that is to be watched.
-  if (supervisor_sleeps_ && !queue_.empty()) supervisor_wakes_.notify_one();
+  if (!queue_.empty()) wake_supervisor_locked(kUnattended);
 }
 
 bool ThreadPool::drive() {
@@ -255,7 +265,7 @@ void ThreadPool::work(std::list<Worker>::iterator self) {
   --total_;
   ended_.splice(ended_.end(), workers_, self);
   if (stopping_) wake_all_locked();
-  if (stopping_ && total_ == 0) supervisor_wakes_.notify_one();  // It may be waiting out a stall_limit.
+  if (stopping_ && total_ == 0) supervisor_wakes_.wake();  // It may be waiting out a stall_limit.
   wake_supervisor_locked();
   mutex_.unlock();
 }
@@ -298,20 +308,18 @@ void ThreadPool::supervise() {
       reap();
       mutex_.lock();
     } else if (queue_.empty() && watch_leader_locked()) {
-      supervisor_wakes_.wait_for(mutex_, kUnattended);
+      sleep_supervisor_locked(kUnattended);
     } else if (queue_.empty()) {
       extra_ = 0;
       standstills_ = 0;
       attended_looks_ = 0;
       update_startable_locked();
-      supervisor_sleeps_ = true;
-      supervisor_wakes_.wait(mutex_);
-      supervisor_sleeps_ = false;
+      sleep_supervisor_locked(absl::InfiniteDuration());
     } else {
       const uint64_t started = started_;
       const absl::Time until = Clock::system().now() + options_.stall_limit;
       do {
-        supervisor_wakes_.wait_for(mutex_, options_.poller == nullptr ? options_.stall_limit : kUnattended);
+        sleep_supervisor_locked(options_.poller == nullptr ? options_.stall_limit : kUnattended);
         // What the leader queued for itself is for others when it does not come back.
         if (watch_leader_locked() && !queue_.empty() && started == started_) dispatch_locked();
       } while (!queue_.empty() && started == started_ && Clock::system().now() < until);
@@ -377,7 +385,7 @@ void ThreadPool::shutdown() {
     update_startable_locked();
     if (leading_) options_.poller->wake();
     wake_all_locked();
-    supervisor_wakes_.notify_all();
+    supervisor_wakes_.wake();
   }
   // Whoever comes second waits for the first to have joined.
   std::call_once(joined_, [this] {

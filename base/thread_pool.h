@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "base/alarm.h"
 #include "base/executor.h"
 #include "base/mutex.h"
 #include "base/poller.h"
@@ -97,7 +98,10 @@ class ThreadPool : public Executor {
   void dispatch_locked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool start_worker_locked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void wake_all_locked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void wake_supervisor_locked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Has the supervisor look, now or soon. Does nothing when it is going to look anyway.
+  void wake_supervisor_locked(absl::Duration delay = absl::ZeroDuration())
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void sleep_supervisor_locked(absl::Duration at_most) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   void supervise();
   // Sends a leader where one has been away for too long. False when there is none to watch.
@@ -112,7 +116,7 @@ class ThreadPool : public Executor {
 
   mutable Mutex mutex_;
   CondVar work_available_;
-  CondVar supervisor_wakes_;
+  Alarm supervisor_wakes_;
   std::deque<Queued> queue_ ABSL_GUARDED_BY(mutex_);
   // What the tasks in queue_ are expected to take.
   int64_t queued_nanoseconds_ ABSL_GUARDED_BY(mutex_) = 0;
@@ -142,7 +146,9 @@ class ThreadPool : public Executor {
   // Looks of the supervisor in a row that found somebody leading.
   int attended_looks_ ABSL_GUARDED_BY(mutex_) = 0;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  // Until somebody wakes it; and somebody has set the alarm.
   bool supervisor_sleeps_ ABSL_GUARDED_BY(mutex_) = false;
+  bool supervisor_called_ ABSL_GUARDED_BY(mutex_) = false;
 
   // A task is queued and may start, or the pool stops. Orders post_clean() and the leader's falling asleep, with
   // leader_asleep_.

@@ -52,6 +52,10 @@ class Connection {
   // any other. ResourceExhausted when there is none.
   virtual absl::StatusOr<Buffer> allocate(std::size_t size);
 
+  // Bytes that send() has taken and that have not left yet; 0 where a kind does not count them. For those who answer
+  // whoever asks: an end that asks and does not read makes this grow.
+  virtual std::size_t queued_bytes() { return 0; }
+
   // Where the other end is, for messages to people.
   virtual std::string peer_address() const = 0;
 };

@@ -99,9 +99,11 @@ void EventLoop::run_until(const std::function<bool()>& done) {
   }
 }
 
-absl::StatusOr<uint64_t> EventLoop::add_in_loop(int fd, std::shared_ptr<EventHandler> handler) {
+absl::StatusOr<uint64_t> EventLoop::add_in_loop(int fd, std::shared_ptr<EventHandler> handler,
+                                                bool both_ways) {
   const uint64_t id = next_id_++;
-  if (!watch(events_.get(), fd, EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, id)) {
+  const uint32_t writable = both_ways ? EPOLLOUT : 0;
+  if (!watch(events_.get(), fd, EPOLLIN | EPOLLRDHUP | EPOLLET | writable, id)) {
     return absl::UnavailableError(absl::StrCat("cannot watch a descriptor: ", std::strerror(errno)));
   }
   handlers_.emplace(id, std::move(handler));
@@ -237,8 +239,8 @@ bool EventLoop::poll_descriptors_in_loop() {
     auto found = handlers_.find(id);
     if (found == handlers_.end()) continue;
     any = true;
-    busy_descriptors_ = kBusyRounds;
     std::shared_ptr<EventHandler> handler = found->second;
+    if (handler->brings_more()) busy_descriptors_ = kBusyRounds;
     handler->on_events_in_loop(events[i].events);
   }
   return any;

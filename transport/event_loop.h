@@ -25,6 +25,8 @@ class EventHandler {
   virtual ~EventHandler() = default;
   // `events`: EPOLLIN and its like. Edge-triggered: each change is told once.
   virtual void on_events_in_loop(uint32_t events) = 0;
+  // Whether more is likely to follow soon on the descriptor itself; not for one that only rings for a Pollable.
+  virtual bool brings_more() const { return true; }
 };
 
 // Memory that another process writes to. It is looked at while it is hot; when nobody looks any more it is armed:
@@ -73,8 +75,10 @@ class EventLoop : public Poller {
   void end_in_loop() { ending_ = true; }
   bool ended() const { return ended_.load(std::memory_order_acquire); }
 
-  // Tells `handler` about changes of `fd`. Returns an id for remove_in_loop.
-  absl::StatusOr<uint64_t> add_in_loop(int fd, std::shared_ptr<EventHandler> handler);
+  // Tells `handler` when there is something to read from `fd`, its end, and where `both_ways` that it takes more (a unix
+  // socket says so whenever its other end reads, which wakes the sleeping thread for nothing). Returns an id for
+  // remove_in_loop.
+  absl::StatusOr<uint64_t> add_in_loop(int fd, std::shared_ptr<EventHandler> handler, bool both_ways = true);
   // Call it before the descriptor is closed. Events that have already been collected are dropped.
   void remove_in_loop(int fd, uint64_t id);
 

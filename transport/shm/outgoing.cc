@@ -134,6 +134,8 @@ void Outgoing::replace_borrowed(std::vector<BorrowedPart>& parts) {
 
 void OutgoingQueue::push(uint64_t ticket, Outgoing message) {
   if (messages_.empty()) front_ticket_ = ticket;
+  message.queued_bytes_ = message.message_.byte_size();
+  bytes_ += message.queued_bytes_;
   messages_.push_back(std::move(message));
 }
 
@@ -141,7 +143,13 @@ Outgoing OutgoingQueue::pop() {
   Outgoing message = std::move(messages_.front());
   messages_.pop_front();
   ++front_ticket_;
+  bytes_ -= message.queued_bytes_;
   return message;
+}
+
+std::deque<Outgoing> OutgoingQueue::clear() {
+  bytes_ = 0;
+  return std::exchange(messages_, {});
 }
 
 Outgoing* OutgoingQueue::find(uint64_t ticket) {

@@ -66,6 +66,10 @@ class Outgoing {
   // How many bytes at the front of each buffer had been copied when it was captured; the capture does not have them.
   std::vector<std::size_t> captured_from_;
 
+  // When it was queued.
+  friend class OutgoingQueue;
+  std::size_t queued_bytes_ = 0;
+
   bool prepared_ = false;
   Stage stage_ = Stage::kUnwritten;
   std::size_t left_ = 0;
@@ -84,12 +88,15 @@ class OutgoingQueue {
   // `ticket`: one more than the last that is queued, if there is one.
   void push(uint64_t ticket, Outgoing message);
   Outgoing pop();
+  // Of all messages, as they were when they were queued.
+  std::size_t bytes() const { return bytes_; }
   // nullptr when it is not queued.
   Outgoing* find(uint64_t ticket);
-  std::deque<Outgoing> clear() { return std::exchange(messages_, {}); }
+  std::deque<Outgoing> clear();
 
  private:
   uint64_t front_ticket_ = 0;
+  std::size_t bytes_ = 0;
   std::deque<Outgoing> messages_;
 };
 

@@ -91,7 +91,8 @@ void ShmConnection::accept_in_loop(Descriptor socket,
 }
 
 bool ShmConnection::watch_socket_in_loop() {
-  absl::StatusOr<uint64_t> id = context_->loop->add_in_loop(socket_->descriptor(), shared_from_this());
+  absl::StatusOr<uint64_t> id =
+      context_->loop->add_in_loop(socket_->descriptor(), shared_from_this(), /*both_ways=*/false);
   if (!id.ok()) {
     finish_in_loop(id.status());
     return false;

@@ -14,7 +14,7 @@ ShmConnection::ShmConnection(std::shared_ptr<ShmContext> context, std::string pe
       watch_(std::make_shared<RingWatch>(*this)),
       pollable_(watch_),
       peer_arena_(context_->options.max_arena_bytes),
-      reader_(context_->options.limits, context_->pool, peer_arena_) {}
+      reader_(context_->options.limits, *context_->pool, peer_arena_) {}
 
 ShmConnection::~ShmConnection() = default;
 
@@ -39,7 +39,8 @@ absl::StatusOr<Buffer> ShmConnection::allocate(std::size_t size) {
       return *std::move(leased);
     }
   }
-  return context_->pool.allocate(size);
+  context_->tend_pool();
+  return context_->pool->allocate(size);
 }
 
 void ShmConnection::shut_down_in_loop() {

@@ -46,6 +46,7 @@ class ShmConnection : public Connection,
   void close(absl::Status reason, absl::Duration flush) override;
   std::string peer_address() const override { return peer_address_; }
   absl::StatusOr<Buffer> allocate(std::size_t size) override;
+  std::size_t queued_bytes() override;
 
   // Tries to connect until `deadline`.
   void connect_in_loop(ShmAddress address, std::shared_ptr<ConnectionListener> listener, absl::Time deadline);
@@ -83,6 +84,7 @@ class ShmConnection : public Connection,
 
   // EventHandler
   void on_events_in_loop(uint32_t events) override;
+  bool brings_more() const override { return false; }
 
   // Establishing (shm_connect.cc).
   void try_connect_in_loop();

@@ -126,6 +126,7 @@ bool ShmConnection::read_ring_in_loop(int messages, uint64_t lines) {
     if (!*complete) continue;
     --messages;
     Message message = reader_.take();
+    if (!message.buffers.empty()) context_->tend_pool();
     if (!close_called_.load(std::memory_order_relaxed)) listener_->on_message(*this, std::move(message));
   }
   return any;

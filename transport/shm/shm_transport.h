@@ -30,8 +30,8 @@ struct ShmCounters {
 struct ShmOptions {
   // What arrives is checked against them before memory is allocated; send() refuses what is over them.
   Limits limits;
-  // For buffers that come through the ring.
-  BufferPoolOptions pool;
+  // Where received buffers come from that do not lie in the arena; nullptr: a pool of its own.
+  std::shared_ptr<BufferPool> pool;
   // One direction of a connection: a power of two from 4 KiB to 16 MiB. Shorter messages go through it, and longer ones
   // when the arena is exhausted.
   std::size_t ring_bytes = std::size_t{128} << 10;

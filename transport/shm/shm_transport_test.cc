@@ -207,10 +207,13 @@ TEST_F(ShmPair, WhatQueuedBehindAFullArenaUsesItWhenThereIsRoomAgain) {
   options.max_arena_bytes = 8 * kMiB;
   start(options);
   at_server_->hold_back();
+  EXPECT_EQ(to_server_->queued_bytes(), 0);
   for (int i = 0; i < 20; ++i) ASSERT_TRUE(to_server_->send(with_buffer(make_test_buffer(3 * kMiB, i))).ok());
+  EXPECT_GE(to_server_->queued_bytes(), 10 * 3 * kMiB);
   at_server_->let_go();
   const std::vector<Message> received = at_server_->wait_for_messages(20);
   ASSERT_EQ(received.size(), 20);
+  EXPECT_EQ(to_server_->queued_bytes(), 0);
   for (int i = 0; i < 20; ++i) EXPECT_TRUE(is_test_buffer(received[i].buffers[0], 3 * kMiB, i));
 }
 

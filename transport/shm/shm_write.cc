@@ -190,7 +190,7 @@ void ShmConnection::capture(uint64_t ticket) {
   copies.reserve(parts.size());
   for (const Outgoing::BorrowedPart& part : parts) {
     const std::size_t size = part.buffer.size() - part.offset;
-    absl::StatusOr<Buffer> copy = context_->pool.allocate(size);
+    absl::StatusOr<Buffer> copy = context_->pool->allocate(size);
     if (!copy.ok()) {
       // The rest cannot be sent as it was: to send anything else would be wrong.
       close(with_context(copy.status(), absl::StrCat("a message for ", peer_address_)), absl::ZeroDuration());
@@ -199,9 +199,15 @@ void ShmConnection::capture(uint64_t ticket) {
     copy_bytes(copy->data(), static_cast<const char*>(part.buffer.data()) + part.offset, size);
     copies.push_back({part.index, part.offset, *std::move(copy)});
   }
+  context_->tend_pool();
   MutexLock lock(mutex_);
   while (preparing_) prepared_.wait(mutex_);
   if (Outgoing* const outgoing = queue_.find(ticket)) outgoing->replace_borrowed(copies);
+}
+
+std::size_t ShmConnection::queued_bytes() {
+  MutexLock lock(mutex_);
+  return queue_.bytes();
 }
 
 void ShmConnection::keep_trimming() {

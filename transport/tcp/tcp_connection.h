@@ -45,6 +45,7 @@ class TcpConnection : public Connection,
   void close(absl::Status reason, absl::Duration flush) override;
   // Warm memory; it is sent from there as any other.
   absl::StatusOr<Buffer> allocate(std::size_t size) override { return context_->pool->allocate(size); }
+  std::size_t queued_bytes() override;
   std::string peer_address() const override { return peer_address_; }
 
   // Makes the preface the first that is sent; for the end that connects.

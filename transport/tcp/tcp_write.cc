@@ -104,6 +104,13 @@ void TcpConnection::flush_batch() {
   write_queued();
 }
 
+std::size_t TcpConnection::queued_bytes() {
+  MutexLock lock(mutex_);
+  std::size_t bytes = 0;
+  for (const Lane& lane : lanes_) bytes += lane.queue.bytes();
+  return bytes;
+}
+
 void TcpConnection::capture(uint64_t ticket) {
   // A stripe that is added meanwhile has nothing of this message.
   for (std::size_t lane = 0; lane < lane_count_.load(std::memory_order_acquire); ++lane) {
