@@ -92,6 +92,8 @@ class State : public StateBase, public std::enable_shared_from_this<State<T>> {
   // False, and the result is dropped, when there was one before.
   bool complete(Result<T> result) {
     if (!claim()) return false;
+    // Whoever waits may let go of the promise, with the last reference, as soon as he sees that it is done.
+    const std::shared_ptr<State> self = this->shared_from_this();
     result_.emplace(std::move(result));
     publish();
     return true;
@@ -139,6 +141,7 @@ class State : public StateBase, public std::enable_shared_from_this<State<T>> {
       if (claimed_) return;
       claimed_ = true;
     }
+    const std::shared_ptr<State> self = this->weak_from_this().lock();
     result_.emplace(std::move(status));
     publish();
   }
