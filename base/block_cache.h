@@ -13,12 +13,12 @@ class BlockCache {
  public:
   static void* take() {
     Kept& kept = kept_;
-    if (kept.count > 0 && !kept.closed) return kept.blocks[--kept.count];
+    if (kept.count > 0 && !closed_) return kept.blocks[--kept.count];
     return ::operator new(kBytes, std::align_val_t(kAlignment));
   }
   static void give(void* block) {
     Kept& kept = kept_;
-    if (kept.count < kMaxKept && !kept.closed) {
+    if (kept.count < kMaxKept && !closed_) {
       kept.blocks[kept.count++] = block;
     } else {
       ::operator delete(block, std::align_val_t(kAlignment));
@@ -30,12 +30,14 @@ class BlockCache {
   struct Kept {
     ~Kept() {
       while (count > 0) ::operator delete(blocks[--count], std::align_val_t(kAlignment));
-      closed = true;  // What this thread frees from here on is not kept.
+      closed_ = true;
     }
     int count = 0;
-    bool closed = false;
     void* blocks[kMaxKept];
   };
+  // What the thread frees when kept_ is gone is not kept. Outside of it: a store into an object that is being destroyed
+  // need not be made.
+  static inline thread_local bool closed_ = false;
   static inline thread_local Kept kept_;
 };
 

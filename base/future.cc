@@ -59,7 +59,9 @@ absl::Status StateBase::wait(absl::Duration timeout) {
   const absl::Time deadline =
       timeout == absl::InfiniteDuration() ? absl::InfiniteFuture() : Clock::system().now() + timeout;
   // What completes the future may be waiting to be looked for.
-  if (executor_ != nullptr && executor_->look_until(done_, deadline)) return absl::OkStatus();
+  if (executor_ != nullptr && timeout > absl::ZeroDuration() && executor_->look_until(done_, deadline)) {
+    return absl::OkStatus();
+  }
   MutexLock lock(mutex_);
   while (!done_) {
     absl::Duration left = deadline - Clock::system().now();

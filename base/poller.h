@@ -26,6 +26,8 @@ class Poller {
   // back soon, or somebody else is sent. `several`: it runs more than one task meanwhile, and what they send may leave
   // together when it is back.
   virtual void pause(bool several) = 0;
+  // What this thread's tasks have sent since, and what was to leave together, leaves now.
+  virtual void flush() {}
 
   // A thread that waits wants to drive, and one that drives for no purpose of its own should let it.
   virtual bool wanted() const = 0;

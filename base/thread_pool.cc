@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstdio>
 #include <iterator>
+#include <optional>
 #include <system_error>
 #include <utility>
 
@@ -77,7 +78,10 @@ bool ThreadPool::post_clean(Task& task, TaskCost* cost) {
   if (cost != nullptr) queued_nanoseconds_ += cost->nanoseconds();
   update_startable_locked();
   // The thread that leads comes here next, and runs short tasks one after the other faster than it wakes others.
-  if (leading_pool == this && startable_.load() && queued_nanoseconds_ < kShortQueue.count()) return true;
+  if (leading_pool == this && startable_.load() && queued_nanoseconds_ < kShortQueue.count()) {
+    wake_supervisor_locked(kUnattended);  // Should it not come.
+    return true;
+  }
   dispatch_locked();
   return true;
 }
@@ -89,16 +93,16 @@ void ThreadPool::update_startable_locked() {
   several_queued_.store(queue_.size() > 1, std::memory_order_relaxed);
 }
 
-void ThreadPool::dispatch_locked() {
+void ThreadPool::dispatch_locked(bool count_leader) {
   const int wanted = std::min(static_cast<int>(queue_.size()), free_places_locked());
   // A leader that is awake looks here within a microsecond.
-  const bool leader_awake = leading_ && !leader_asleep_.load();
+  const bool leader_awake = count_leader && leading_ && !leader_asleep_.load();
   bool leader_counts = leader_awake;
   while (notified_ + starting_ + (leader_counts ? 1 : 0) < wanted) {
     if (idle_ > notified_) {
       ++notified_;
       work_available_.notify_one();
-    } else if (leading_ && !leader_counts) {
+    } else if (count_leader && leading_ && !leader_counts) {
       leader_counts = true;
       options_.poller->wake();
     } else if (!start_worker_locked()) {
@@ -108,6 +112,8 @@ void ThreadPool::dispatch_locked() {
   // What no thread is on its way to may be a stall.
   if (wanted <= 0 || static_cast<int>(queue_.size()) > notified_ + starting_ + (leader_awake ? 1 : 0)) {
     wake_supervisor_locked();
+  } else if (leader_awake) {
+    wake_supervisor_locked(kUnattended);  // Should it be held up where it is.
   }
 }
 
@@ -116,14 +122,14 @@ void ThreadPool::ensure_leader_locked() {
   if (idle_ > notified_) {
     ++notified_;
     work_available_.notify_one();
-  } else if (!start_worker_locked()) {
+  } else if (!start_worker_locked(/*beyond=*/1)) {
     return;
   }
   leader_coming_ = true;
 }
 
-bool ThreadPool::start_worker_locked() {
-  if (total_ >= options_.max_threads) return false;
+bool ThreadPool::start_worker_locked(int beyond) {
+  if (total_ >= options_.max_threads + beyond) return false;
   workers_.emplace_back();
   auto self = std::prev(workers_.end());
   try {
@@ -169,7 +175,7 @@ ThreadPool::Queued ThreadPool::next_task_locked(int& in_a_row) {
   while (true) {
     // Also between tasks, though not each: what has come meanwhile is looked at.
     if (options_.poller != nullptr && !leading_ && !stopping_ &&
-        (!startable_.load() || ++in_a_row >= kTasksInARow)) {
+        (!startable_.load() || leader_coming_ || ++in_a_row >= kTasksInARow)) {
       lead_locked();
       in_a_row = 0;
     }
@@ -181,6 +187,11 @@ ThreadPool::Queued ThreadPool::next_task_locked(int& in_a_row) {
     } else {
       if (options_.poller != nullptr && !leading_ && !stopping_) continue;
       wake_supervisor_locked();
+    }
+    if (options_.poller != nullptr) {
+      mutex_.unlock();
+      options_.poller->flush();
+      mutex_.lock();
     }
     ++idle_;
     while (notified_ == 0) work_available_.wait(mutex_);
@@ -238,9 +249,11 @@ void ThreadPool::run(Queued task) {
   task.task();
   task.task = nullptr;  // What the task owned is destroyed here, outside the lock and in the task's state.
   ExecutionState().restore();
-  if (task.cost != nullptr) {
-    task.cost->record(std::chrono::nanoseconds(std::chrono::steady_clock::now() - started).count());
-  }
+  if (task.cost == nullptr) return;
+  const auto took = std::chrono::nanoseconds(std::chrono::steady_clock::now() - started);
+  task.cost->record(took.count());
+  // The next tasks in a row may take as long: nobody is to wait for them.
+  if (took > kShortTask && options_.poller != nullptr) options_.poller->flush();
 }
 
 void ThreadPool::work(std::list<Worker>::iterator self) {
@@ -275,10 +288,21 @@ bool ThreadPool::look_until(const std::atomic<bool>& done, absl::Time deadline) 
   Poller& poller = *options_.poller;
   bool driving = false;
   bool wanting = false;
-  Patience patience(options_.wait);
+  WaitPolicy policy = options_.wait;
+  if (deadline != absl::InfiniteFuture()) {
+    const absl::Duration left = deadline - Clock::system().now();
+    policy.pause = std::min(policy.pause, left);
+    policy.yield = std::min(policy.yield, left);
+  }
+  Patience patience(policy);
+  // What is done here for others must not see what this thread is about.
+  std::optional<ScopedExecutionState> clean;
   uint32_t looks = 0;
   while (!done.load(std::memory_order_acquire)) {
-    if (!driving) driving = poller.try_enter();
+    if (!driving && poller.try_enter()) {
+      driving = true;
+      clean.emplace(ExecutionState());
+    }
     if (!driving && !wanting) {
       wanting = true;
       poller.want(true);
@@ -321,7 +345,8 @@ void ThreadPool::supervise() {
       do {
         sleep_supervisor_locked(options_.poller == nullptr ? options_.stall_limit : kUnattended);
         // What the leader queued for itself is for others when it does not come back.
-        if (watch_leader_locked() && !queue_.empty() && started == started_) dispatch_locked();
+        if (watch_leader_locked() && !queue_.empty() && started == started_)
+          dispatch_locked(/*count_leader=*/false);
       } while (!queue_.empty() && started == started_ && Clock::system().now() < until);
       if (queue_.empty() || started != started_) {
         standstills_ = 0;
@@ -360,7 +385,7 @@ void ThreadPool::relieve_stall_locked() {
   const int stuck = asleep - idle_ - blocked_ - (leading_ ? 1 : 0);
   if (stuck > extra_ || standstills_ % kPatience == 0) ++extra_;
   update_startable_locked();
-  dispatch_locked();  // Also starts the thread that could not be started before.
+  dispatch_locked(/*count_leader=*/false);  // Also starts the thread that could not be started before.
   if (standstills_ == kPatience && total_ >= options_.max_threads) {
     log(LogLevel::kError, "all ", options_.max_threads, " threads of the pool \"", options_.name,
         "\" are in use, ", blocked_, " of them wait, and none of the ", queue_.size(),

@@ -34,7 +34,7 @@ namespace gradwire {
 // when tasks of that kind have been taking long (TaskCost), when the task waits and has stopped driving the poller
 // itself, or else after kUnattended. A thread outside the pool that waits drives the poller too (look_until).
 //
-// There are at most `max_threads`; the last one that is not waiting may not wait: its wait fails with
+// There are at most `max_threads`, and one more to lead where all of them are in use; the last one that is not waiting may not wait: its wait fails with
 // ResourceExhausted. When tasks that block without saying so have used up all of them, an error is logged.
 // Threads in excess of num_threads, but for a few spare ones, end when they run out of work.
 //
@@ -94,9 +94,11 @@ class ThreadPool : public Executor {
   // After every change of the queue or the free places.
   void update_startable_locked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   int free_places_locked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Sees to it that as many threads are on their way to the queue as there are tasks that may start.
-  void dispatch_locked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  bool start_worker_locked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Sees to it that as many threads are on their way to the queue as there are tasks that may start. A leader that is
+  // awake is one of them, unless it has been away for too long.
+  void dispatch_locked(bool count_leader = true) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // `beyond` max_threads.
+  bool start_worker_locked(int beyond = 0) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void wake_all_locked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Has the supervisor look, now or soon. Does nothing when it is going to look anyway.
   void wake_supervisor_locked(absl::Duration delay = absl::ZeroDuration())

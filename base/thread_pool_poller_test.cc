@@ -3,11 +3,14 @@
 #include <atomic>
 #include <chrono>
 #include <functional>
+#include <latch>
+#include <map>
 #include <memory>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "base/execution_state.h"
 #include "base/future.h"
 #include "base/mutex.h"
 #include "base/thread_pool.h"
@@ -30,7 +33,16 @@ class FakePoller : public Poller {
     wake();
   }
 
-  bool try_enter() override { return !driven_.exchange(true); }
+  bool try_enter() override {
+    if (driven_.exchange(true)) return false;
+    MutexLock lock(mutex_);
+    ++entered_[std::this_thread::get_id()];
+    return true;
+  }
+  int entered_by(std::thread::id thread) {
+    MutexLock lock(mutex_);
+    return entered_[thread];
+  }
   bool poll() override {
     std::vector<News> news;
     {
@@ -67,6 +79,7 @@ class FakePoller : public Poller {
   CondVar changed_;
   std::vector<News> news_ ABSL_GUARDED_BY(mutex_);
   bool woken_ ABSL_GUARDED_BY(mutex_) = false;
+  std::map<std::thread::id, int> entered_ ABSL_GUARDED_BY(mutex_);
 };
 
 ThreadPool::Options with(std::shared_ptr<Poller> poller, int threads, int max_threads = 64) {
@@ -115,7 +128,7 @@ TEST(PollingPool, LongTaskDoesNotKeepNewsFromOthers) {
 
 TEST(PollingPool, AllPlacesTakenDoNotStopAnswers) {
   auto poller = std::make_shared<FakePoller>();
-  auto pool = std::make_shared<ThreadPool>(with(poller, 1));
+  auto pool = std::make_shared<ThreadPool>(with(poller, 1, /*max_threads=*/1));
   std::atomic<bool> end{false};
   Promise<void> started;
   pool->post_clean([&, started] {
@@ -142,22 +155,80 @@ TEST(PollingPool, WaitEndsWhoeverFindsTheAnswer) {
   pool->shutdown();
 }
 
-// The pool's only thread runs a task that computes: nobody but the waiting thread looks.
-TEST(PollingPool, WaitingThreadDrivesWhereNobodyLeads) {
+TEST(PollingPool, WaitOfNoTimeDoesNotLook) {
   auto poller = std::make_shared<FakePoller>();
-  auto pool = std::make_shared<ThreadPool>(with(poller, 1, 1));
-  std::atomic<bool> end{false};
-  Promise<void> started;
-  pool->post_clean([&, started] {
-    started.set_value();
-    while (!end) std::this_thread::yield();
+  auto pool = std::make_shared<ThreadPool>(with(poller, 1));
+  const int before = poller->entered_by(std::this_thread::get_id());
+  Promise<int> answer(pool);
+  EXPECT_FALSE(answer.future().wait_for(absl::ZeroDuration()));
+  EXPECT_EQ(poller->entered_by(std::this_thread::get_id()), before);
+  answer.set_value(1);
+  pool->shutdown();
+}
+
+// What a waiting thread does for others does not see what it is about itself.
+TEST(PollingPool, WaitingThreadDrivesInTheCleanState) {
+  using Number = ExecutionSlot<int>;
+  auto poller = std::make_shared<FakePoller>();
+  auto pool = std::make_shared<ThreadPool>(with(poller, 1));
+  Number::Scope scope(std::make_shared<const int>(7));
+  for (int i = 0; i < 50; ++i) {
+    Promise<bool> clean(pool);
+    poller->arrive([clean] { clean.set_value(Number::get() == nullptr); });
+    EXPECT_TRUE(clean.future().wait());
+    EXPECT_EQ(*Number::get(), 7);
+  }
+  pool->shutdown();
+}
+
+// Both tasks are left to the thread that leads, each long enough for another to be sent to lead, and both wait.
+TEST(PollingPool, TwoTasksOfOneLookThatWaitAreAnswered) {
+  auto poller = std::make_shared<FakePoller>();
+  ThreadPool::Options options = with(poller, 4);
+  options.wait = {absl::ZeroDuration(), absl::ZeroDuration()};
+  auto pool = std::make_shared<ThreadPool>(options);
+  // Threads that idle.
+  auto together = std::make_shared<std::latch>(4);
+  for (int i = 0; i < 4; ++i) pool->post_clean([together] { together->arrive_and_wait(); });
+  for (int round = 0; round < 20; ++round) {
+    static TaskCost cost;
+    for (int i = 0; i < 100; ++i) cost.record(110'000);
+    Promise<void> answers[2] = {Promise<void>(pool), Promise<void>(pool)};
+    Promise<void> waiting[2];
+    Promise<bool> ended[2];
+    poller->arrive([&] {
+      for (int i = 0; i < 2; ++i) {
+        Executor::Task task = [answer = answers[i].future(), started = waiting[i], end = ended[i]] {
+          started.set_value();
+          end.set_value(answer.wait_for(absl::Seconds(10)));
+        };
+        pool->post_clean(task, &cost);
+      }
+    });
+    for (const Promise<void>& started : waiting) started.future().wait();
+    poller->arrive([&] {
+      for (const Promise<void>& answer : answers) answer.set_value();
+    });
+    for (const Promise<bool>& end : ended) EXPECT_TRUE(end.future().wait()) << "round " << round;
+  }
+  pool->shutdown();
+}
+
+// A look that takes long, at what only it can see, does not keep a task from idle threads.
+TEST(PollingPool, TaskIsNotLeftToALeaderThatIsHeldUp) {
+  auto poller = std::make_shared<FakePoller>();
+  auto pool = std::make_shared<ThreadPool>(with(poller, 3));
+  std::latch held(1);
+  Promise<void> in_look;
+  poller->arrive([&, in_look] {
+    in_look.set_value();
+    held.wait();
   });
-  started.future().wait();
-  const std::thread::id here = std::this_thread::get_id();
-  Promise<bool> answer(pool);
-  poller->arrive([answer, here] { answer.set_value(std::this_thread::get_id() == here); });
-  EXPECT_TRUE(answer.future().wait());
-  end = true;
+  in_look.future().wait();
+  Promise<void> ran;
+  pool->post_clean([ran] { ran.set_value(); });
+  EXPECT_TRUE(ran.future().wait_for(kPatience));
+  held.count_down();
   pool->shutdown();
 }
 

@@ -86,7 +86,9 @@ uint64_t Agent::send_call(OutgoingCall& call, Completion done) {
   pending->timeout = call.timeout_;
   pending->references = call.references_.take();
   pending->done = std::move(done);
-  return impl_->send(*call.envelope_, std::move(buffers), call.borrow_, std::move(pending));
+  const uint64_t id = impl_->pending.next_id();
+  impl_->send(id, *call.envelope_, std::move(buffers), call.borrow_, std::move(pending));
+  return id;
 }
 
 absl::StatusOr<transport::Buffer> Agent::allocate_for(const Destination& to, std::size_t size) {
@@ -143,8 +145,11 @@ struct ServiceAttempt : std::enable_shared_from_this<ServiceAttempt> {
     call->answered = [self = shared_from_this()](absl::StatusOr<Answer> answer) {
       self->answered(std::move(answer));
     };
-    // The envelope may have to leave again, with another call id; its buffers are owned.
-    call_id = impl->send(envelope, buffers, /*borrow=*/false, std::move(call));
+    // A copy: it may have to leave again, with another call id, before this one has. The buffers are owned.
+    proto::Envelope copy = envelope;
+    const uint64_t id = impl->pending.next_id();
+    call_id = id;
+    impl->send(id, copy, buffers, /*borrow=*/false, std::move(call));
   }
 
   void answered(absl::StatusOr<Answer> answer) {

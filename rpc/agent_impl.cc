@@ -91,9 +91,8 @@ absl::Status AgentImpl::accepts_calls() const {
   return absl::FailedPreconditionError(absl::StrCat("worker \"", self.name, "\" has been shut down"));
 }
 
-uint64_t AgentImpl::send(proto::Envelope& envelope, std::vector<transport::Buffer> buffers, bool borrow,
-                         PendingCalls::Taken call) {
-  const uint64_t id = pending.next_id();
+void AgentImpl::send(uint64_t id, proto::Envelope& envelope, std::vector<transport::Buffer> buffers,
+                     bool borrow, PendingCalls::Taken call) {
   proto::Request& request = *envelope.mutable_request();
   request.set_call_id(id);
   if (call->deadline != absl::InfiniteFuture()) {
@@ -112,11 +111,11 @@ uint64_t AgentImpl::send(proto::Envelope& envelope, std::vector<transport::Buffe
   if (!link.ok()) {
     pending.refused();
     complete(std::move(call), with_worker(link.status(), peer->worker.name));
-    return id;
+    return;
   }
   call->link = *link;
   if (absl::Time alarm = pending.add(id, std::move(call)); alarm != absl::InfiniteFuture()) {
-    timers->schedule(alarm, [this] { expire(); });
+    timers->schedule(alarm, [this, alarm] { expire(alarm); });
   }
   absl::StatusOr<uint64_t> ticket = (*link)->send(envelope, std::move(buffers));
   if (ticket.ok() && borrows && !borrow) (*link)->capture(*ticket);
@@ -126,13 +125,15 @@ uint64_t AgentImpl::send(proto::Envelope& envelope, std::vector<transport::Buffe
           absl::StrCat("sending to worker \"", peer->worker.name, "\": ", ticket.status().message());
       complete(std::move(taken), with_worker(absl::Status(ticket.status().code(), text), peer->worker.name));
     }
-    return id;
+    return;
   }
   if (PendingCalls::Taken given_up = pending.sent(id, *ticket)) {
     absl::Status reason = given_up->given_up;
     retract(id, std::move(given_up), std::move(reason));
+  } else if (borrow && borrows && pending.borrowed(id).first == nullptr) {
+    // It ended before it could be known what there was to capture.
+    (*link)->capture(*ticket);
   }
-  return id;
 }
 
 void AgentImpl::complete(PendingCalls::Taken call, absl::StatusOr<Answer> answer) {
@@ -187,9 +188,11 @@ void AgentImpl::cancel(uint64_t id, absl::Status reason) {
   if (PendingCalls::Taken call = pending.give_up(id, reason)) retract(id, std::move(call), std::move(reason));
 }
 
-void AgentImpl::expire() {
-  PendingCalls::Expired expired = pending.take_expired(Clock::system().now());
-  if (expired.next != absl::InfiniteFuture()) timers->schedule(expired.next, [this] { expire(); });
+void AgentImpl::expire(absl::Time alarm) {
+  PendingCalls::Expired expired = pending.take_expired(alarm, Clock::system().now());
+  if (expired.next != absl::InfiniteFuture()) {
+    timers->schedule(expired.next, [this, next = expired.next] { expire(next); });
+  }
   for (auto& [id, call] : expired.calls) {
     const std::string& name = call->peer->worker.name;
     absl::Status reason = with_worker(absl::DeadlineExceededError(absl::StrCat(

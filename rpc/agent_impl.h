@@ -28,9 +28,9 @@ class AgentImpl : public Peers::Sink {
   absl::Status start(const std::string& name, int rank, int world_size);
 
   // Sends an encoded request and keeps `call` (its peer, callee, times and completion) until the answer. `borrow`:
-  // the caller leaves his tensors alone until then; else what has not left is copied here. Returns the call's id.
-  uint64_t send(proto::Envelope& envelope, std::vector<transport::Buffer> buffers, bool borrow,
-                PendingCalls::Taken call);
+  // the caller leaves his tensors alone until then; else what has not left is copied here. `id`: from `pending`.
+  void send(uint64_t id, proto::Envelope& envelope, std::vector<transport::Buffer> buffers, bool borrow,
+            PendingCalls::Taken call);
   void cancel(uint64_t id, absl::Status reason);
 
   absl::Status shut_down(bool graceful, absl::Duration timeout);
@@ -79,7 +79,7 @@ class AgentImpl : public Peers::Sink {
   // What the answer to a call carried.
   absl::StatusOr<IncomingPayload> unpack(PendingCall& call, Answer answer);
   // Ends the calls whose time is up, and comes again for the next.
-  void expire();
+  void expire(absl::Time alarm);
   // The graceful part of a shutdown (agent_shutdown.cc).
   absl::Status agree_to_stop(absl::Time deadline);
   // Waits until all members have called shutdown and nothing is under way anywhere.

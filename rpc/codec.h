@@ -30,7 +30,9 @@ namespace gradwire::rpc {
 //   };
 //
 // decode() gets bytes from another process: it checks all it uses, returns InvalidArgument for what cannot
-// be, and neither blocks nor waits for other calls.
+// be, and neither blocks nor waits for other calls. An answer's values are decoded on whichever thread found
+// the answer, which may be one that waits for another call: decode(), and the moves and destructors of T,
+// must not take a lock that anybody holds while he calls or waits.
 //
 // Covered: here numbers, bool and strings; in rpc/codec_containers.h optional, pair, tuple, vector, map,
 // complex, protobuf messages and absl::Status; in rpc/rref.h RRef<T>; in rpc/tensor_codec.h at::Tensor; in

@@ -196,10 +196,13 @@ absl::StatusOr<std::shared_ptr<Link>> Peers::connect(transport::Transport& trans
     return refused;
   }
   introduce(*link, peer->worker.incarnation);
+  {
+    MutexLock lock(mutex_);
+    // The peer's own connection may have come in meanwhile; it is as good.
+    if (peer->link == nullptr && !peer->lost && links_.contains(link->number())) peer->link = link;
+  }
+  // Last of all: its end, too, waits for this.
   link->opened_ = true;
-  MutexLock lock(mutex_);
-  // The peer's own connection may have come in meanwhile; it is as good.
-  if (peer->link == nullptr && !peer->lost) peer->link = link;
   return link;
 }
 

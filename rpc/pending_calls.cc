@@ -79,9 +79,10 @@ std::vector<PendingCalls::Taken> PendingCalls::take_all() {
   return taken;
 }
 
-PendingCalls::Expired PendingCalls::take_expired(absl::Time now) {
+PendingCalls::Expired PendingCalls::take_expired(absl::Time alarm, absl::Time now) {
   Expired expired;
   MutexLock lock(mutex_);
+  if (alarm_ != alarm) return expired;
   for (auto entry = calls_.begin(); entry != calls_.end();) {
     if (entry->second->deadline <= now && entry->second->sending) {
       // Its sender is about to be done.

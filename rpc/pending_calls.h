@@ -78,8 +78,9 @@ class PendingCalls {
     // When to come again.
     absl::Time next = absl::InfiniteFuture();
   };
-  // The calls whose deadline has come.
-  Expired take_expired(absl::Time now);
+  // The calls whose deadline has come. `alarm`: what add() or the last call of this said; nothing happens for one that
+  // another alarm has replaced.
+  Expired take_expired(absl::Time alarm, absl::Time now);
   // Where a borrowing call was sent; {nullptr, 0} when it is gone or borrows nothing.
   std::pair<std::shared_ptr<Link>, uint64_t> borrowed(uint64_t id) const;
   std::size_t size() const;

@@ -75,11 +75,15 @@ TEST(PendingCalls, OneAlarmServesAllDeadlines) {
   EXPECT_EQ(calls.add(4, call_to(5, start + absl::Seconds(5))), start + absl::Seconds(5));
   for (uint64_t id = 1; id <= 4; ++id) calls.sent(id, id);
 
-  PendingCalls::Expired expired = calls.take_expired(start + absl::Seconds(5));
+  PendingCalls::Expired expired = calls.take_expired(start + absl::Seconds(5), start + absl::Seconds(5));
   ASSERT_EQ(expired.calls.size(), 1u);
   EXPECT_EQ(expired.calls[0].first, 4u);
   EXPECT_EQ(expired.next, start + absl::Seconds(10));
-  EXPECT_EQ(calls.take_expired(start + absl::Seconds(30)).calls.size(), 2u);
+  // An alarm that another has replaced.
+  expired = calls.take_expired(start + absl::Seconds(5), start + absl::Seconds(30));
+  EXPECT_TRUE(expired.calls.empty());
+  EXPECT_EQ(expired.next, absl::InfiniteFuture());
+  EXPECT_EQ(calls.take_expired(start + absl::Seconds(10), start + absl::Seconds(30)).calls.size(), 2u);
   EXPECT_EQ(calls.size(), 1u);
   EXPECT_EQ(calls.add(5, call_to(5, start + absl::Seconds(40))), start + absl::Seconds(40));
 }

@@ -305,6 +305,8 @@ void EventLoop::pause(bool several) {
   if (several) batch_of_tasks.emplace();
 }
 
+void EventLoop::flush() { batch_of_tasks.reset(); }
+
 void EventLoop::let_descriptors_wake(bool yes) {
   MutexLock lock(wake_mutex_);
   epoll_event event = {};

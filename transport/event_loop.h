@@ -99,6 +99,7 @@ class EventLoop : public Poller {
   bool poll() override;
   void leave() override;
   void pause(bool several) override;
+  void flush() override;
   bool wanted() const override { return wanted_.load(std::memory_order_relaxed) > 0; }
   void want(bool yes) override { wanted_.fetch_add(yes ? 1 : -1, std::memory_order_relaxed); }
   void sleep() override;

@@ -55,8 +55,7 @@ std::unique_ptr<rpc::TorchTensors> set_of(const std::vector<at::Tensor>& tensors
 void fill(proto::Payload& payload, const rpc::TorchTensors& tensors) {
   std::vector<transport::Buffer> buffers;
   for (std::size_t i = 0; i < tensors.size(); ++i) payload.add_values()->set_tensor(static_cast<uint32_t>(i));
-  throw_if_error(
-      rpc::tensor_backend()->encode(tensors, rpc::TensorSharing::kBorrow, payload, buffers));
+  throw_if_error(rpc::tensor_backend()->encode(tensors, rpc::TensorSharing::kBorrow, payload, buffers));
 }
 
 void measure_message(const char* from, const char* to, bool request, const std::vector<at::Tensor>& tensors) {
@@ -72,7 +71,8 @@ void measure_message(const char* from, const char* to, bool request, const std::
     }
     fill(*payload, *set_of(tensors));
   };
-  row(from, request ? "envelope in its arena, two tensors encoded" : "envelope in its arena, one tensor encoded",
+  row(from,
+      request ? "envelope in its arena, two tensors encoded" : "envelope in its arena, one tensor encoded",
       cost_of([&] {
         rpc::EnvelopeBox envelope;
         put_together(envelope);
@@ -85,8 +85,7 @@ void measure_message(const char* from, const char* to, bool request, const std::
         rpc::EnvelopePtr box = rpc::make_envelope();
         if (!(*box)->ParseFromString(bytes)) std::abort();
       }));
-  const proto::Payload& payload =
-      request ? envelope->request().arguments() : envelope->response().result();
+  const proto::Payload& payload = request ? envelope->request().arguments() : envelope->response().result();
   row(to, "tensors decoded, and given back",
       cost_of([&] { throw_if_error(rpc::tensor_backend()->decode(payload, {}).status()); }));
 }
