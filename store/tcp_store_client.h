@@ -1,82 +1,94 @@
 #pragma once
 
-#include <grpcpp/grpcpp.h>
-
 #include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
 
-#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
-#include "proto/store.grpc.pb.h"
+#include "base/mutex.h"
+#include "proto/store.pb.h"
 #include "store/endpoint.h"
+#include "store/store_loop.h"
+#include "store/tcp_store_link.h"
+#include "transport/transport.h"
 
 namespace gradwire::store {
 
-// One client's connection to a TcpStore's server: connects, calls, and repeats what may be repeated after a
-// broken connection (proto/store.proto says what may).
+// One client of a TcpStore's server: connects, says Hello, calls, and repeats what may be repeated after a broken
+// connection (proto/store.proto says what may).
 //
-// A server that was reached once and then cannot be reached for kReconnectFor is given up: the store is in
-// its memory, so one that is gone does not come back with it. Before the first Hello the whole deadline is
-// spent, because the server may not have been started yet.
+// A server that was reached once and then cannot be reached for kReconnectFor is given up: the store is in its memory,
+// so one that is gone does not come back with it. If its host says that nobody listens there any more, kRefusedFor is
+// enough; if it said itself that it stops, one attempt is. Before the first Hello the whole deadline is spent, because
+// the server may not have been started yet.
 //
-// Thread-safe. The channel shares no connection with other channels of the process.
+// Thread-safe.
 class TcpStoreClient {
  public:
   static constexpr absl::Duration kReconnectFor = absl::Seconds(5);
+  static constexpr absl::Duration kRefusedFor = absl::Milliseconds(400);
 
-  // `name` is what messages call the store; `endpoint` is where it is dialled.
-  TcpStoreClient(const Endpoint& endpoint, std::string name, Clock& clock);
+  struct Options {
+    // Where the server is dialled.
+    Endpoint endpoint;
+    // What messages call the store.
+    std::string name;
+    // How many clients the job has; 0: not said.
+    int world_size = 0;
+  };
+  TcpStoreClient(Options options, std::shared_ptr<StoreLoop> loop, Clock& clock);
+  ~TcpStoreClient();
 
-  // Says Hello. Unavailable, naming the store, if it cannot be reached; DeadlineExceeded if the workers do
-  // not come.
-  absl::Status hello(int world_size, bool wait_for_workers, absl::Time deadline);
+  // Unavailable, naming the store, if it cannot be reached by then.
+  absl::Status connect(absl::Time deadline);
+  // DeadlineExceeded if the workers do not come by then.
+  absl::Status wait_for_workers(absl::Time deadline);
 
-  template <class Request, class Response>
-  using Method = grpc::Status (proto::TcpStore::Stub::*)(grpc::ClientContext*, const Request&, Response*);
-
-  // A call that is answered at once.
-  template <class Request, class Response>
-  absl::Status call(Method<Request, Response> method, Request& request, Response& response,
-                    absl::Time deadline, bool may_repeat) {
-    request.set_server(server_.load());
-    return run(deadline, may_repeat, absl::ZeroDuration(), [&](grpc::ClientContext& context, absl::Duration) {
-      return (stub_.get()->*method)(&context, request, &response);
-    });
-  }
-
-  // A call that waits in the server until the deadline.
-  template <class Request, class Response>
-  absl::Status call_waiting(Method<Request, Response> method, Request& request, Response& response,
-                            absl::Time deadline) {
-    request.set_server(server_.load());
-    return run(deadline, /*may_repeat=*/true, kAnswerTime,
-               [&](grpc::ClientContext& context, absl::Duration left) {
-                 request.set_timeout_us(to_timeout_us(left));
-                 return (stub_.get()->*method)(&context, request, &response);
-               });
-  }
+  enum class Kind {
+    // Answered at once, and the same when it is repeated.
+    kRepeatable,
+    // Answered at once, and not to be repeated.
+    kOnce,
+    // Repeatable, and the server waits until the deadline.
+    kWaiting,
+  };
+  // The answer has the result that belongs to the request.
+  absl::StatusOr<TcpStoreLink::Answer> call(proto::Request& request, absl::Time deadline, Kind kind);
 
  private:
-  // What the server may take, beyond its timeout, to say that the time was up.
-  static constexpr absl::Duration kAnswerTime = absl::Seconds(5);
-  using Attempt = absl::FunctionRef<grpc::Status(grpc::ClientContext& context, absl::Duration left)>;
+  // Once over `link`. `may_repeat`: the error may pass, and to ask again does no harm.
+  absl::StatusOr<TcpStoreLink::Answer> attempt(TcpStoreLink& link, proto::Request& request,
+                                               absl::Time deadline, Kind kind, bool& may_repeat);
+  // The open link, made by this thread or by another.
+  absl::StatusOr<std::shared_ptr<TcpStoreLink>> open_link(absl::Time deadline) ABSL_LOCKS_EXCLUDED(mutex_);
+  // How long to try to reach a server, given what is left to the deadline.
+  absl::Duration patience(absl::Duration left, bool stopped) const;
+  // Tries for so long from `start` on, or until it is clear that there is no use; at least once.
+  absl::StatusOr<std::shared_ptr<TcpStoreLink>> dial(absl::Time start, absl::Duration patience);
+  absl::StatusOr<std::shared_ptr<TcpStoreLink>> dial_once(absl::Duration patience);
+  absl::Status greet(TcpStoreLink& link, absl::Duration patience);
+  // Waits on the calling thread.
+  absl::Status pause(absl::Duration duration);
+  absl::Status named(const absl::Status& status) const;
 
-  static int64_t to_timeout_us(absl::Duration left);
-  absl::Status run(absl::Time deadline, bool may_repeat, absl::Duration answer_time, Attempt attempt);
-  absl::Status connect(absl::Time deadline);
-  absl::Status unreachable(absl::Duration waited);
-
+  const Options options_;
   Clock& clock_;
-  const std::string name_;
   const uint64_t id_;
-  const std::shared_ptr<grpc::Channel> channel_;
-  const std::unique_ptr<proto::TcpStore::Stub> stub_;
-  // The server's number; 0 before it has said Hello.
+  const std::shared_ptr<StoreLoop> loop_;
+  const std::unique_ptr<transport::Transport> transport_;
+  // The server's number; 0 before it has answered a Hello.
   std::atomic<uint64_t> server_{0};
+
+  Mutex mutex_;
+  CondVar dialled_;
+  std::shared_ptr<TcpStoreLink> link_ ABSL_GUARDED_BY(mutex_);
+  bool dialling_ ABSL_GUARDED_BY(mutex_) = false;
+  // Of the last dial.
+  absl::Status dial_failure_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace gradwire::store

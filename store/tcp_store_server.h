@@ -6,8 +6,11 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "store/limits.h"
 
 namespace gradwire::store {
+
+class StoreLoop;
 
 struct TcpStoreServerOptions {
   // Whom to listen for: a loopback name or address means processes of this machine alone; anything else, and
@@ -15,6 +18,8 @@ struct TcpStoreServerOptions {
   std::string host;
   // 0: the system chooses one.
   int port = 0;
+  // Answers that a client has asked for and not read: beyond them it is refused, and hung up on if it goes on asking.
+  std::size_t max_unread_bytes = kMaxUnreadBytes;
 };
 
 // The process that holds a TcpStore's table (proto/store.proto). A TcpStore with is_master contains one; a
@@ -24,7 +29,7 @@ struct TcpStoreServerOptions {
 class TcpStoreServer {
  public:
   // InvalidArgument: no such port or host. FailedPrecondition, naming the port: it is taken or may not be
-  // used.
+  // used. Unavailable: the system has no thread or descriptor left.
   static absl::StatusOr<std::unique_ptr<TcpStoreServer>> start(const TcpStoreServerOptions& options);
   ~TcpStoreServer();
   TcpStoreServer(const TcpStoreServer&) = delete;
@@ -33,8 +38,11 @@ class TcpStoreServer {
   int port() const;
   // Calls that wait now.
   std::size_t num_waiters() const;
-  // Ends waiting calls with Unavailable and the others within `grace`; later calls do nothing.
+  // Ends waiting calls with Unavailable and gives their answers up to `grace` to leave; later calls do nothing.
   void shutdown(absl::Duration grace = absl::Seconds(1));
+
+  // What it runs on, for a client in the same process to share.
+  const std::shared_ptr<StoreLoop>& loop() const;
 
  private:
   struct Parts;

@@ -1,23 +1,18 @@
 #include "store/tcp_store_service.h"
 
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/error.h"
-#include "base/random_id.h"
 #include "store/limits.h"
+#include "store/tcp_store_protocol.h"
 
 namespace gradwire::store {
 namespace {
 
 constexpr char kAllWorkers[] = "all";
 constexpr int32_t kMaxWorldSize = 1 << 20;
-
-grpc::Status to_grpc(const absl::Status& status) {
-  if (status.ok()) return grpc::Status::OK;
-  return grpc::Status(static_cast<grpc::StatusCode>(status.code()), std::string(status.message()),
-                      absl::IsUnavailable(status) ? kStoreStopped : "");
-}
 
 absl::Status stopped_status() { return absl::UnavailableError("the store's server is stopping"); }
 
@@ -33,122 +28,90 @@ absl::Status check_value(const std::string& value) {
       absl::StrCat("a value of ", value.size(), " bytes is over the limit of ", kMaxValueBytes));
 }
 
-grpc::ServerUnaryReactor* finish(grpc::CallbackServerContext* context, const absl::Status& status) {
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  reactor->Finish(to_grpc(status));
-  return reactor;
+// What a request that waits takes here: itself, and an entry for each key.
+std::size_t waiting_bytes(const proto::Request& request) {
+  constexpr std::size_t kEntryBytes = 128;
+  return request.ByteSizeLong() +
+         kEntryBytes * (1 + static_cast<std::size_t>(request.wait().keys().sizes_size()));
+}
+
+void fail(const absl::Status& status, proto::Response& response) {
+  response.clear_result();
+  response.set_code(static_cast<int32_t>(status.code()));
+  response.set_message(std::string(status.message()));
 }
 
 }  // namespace
 
-// A call that waits. Answered once, by whoever took it out of waiting_; gRPC says OnDone when nothing refers
-// to it.
-class TcpStoreService::WaitingCall final : public grpc::ServerUnaryReactor {
- public:
-  WaitingCall(TcpStoreService& service, uint64_t id, Fill fill)
-      : service_(service), id_(id), fill_(std::move(fill)) {}
+TcpStoreService::TcpStoreService(uint64_t number, std::size_t max_waiting_bytes)
+    : number_(number), max_waiting_bytes_(max_waiting_bytes) {}
 
-  void answer(const Outcome& outcome, const grpc::Status& status) {
-    if (status.ok()) fill_(outcome);
-    Finish(status);
+absl::Status TcpStoreService::handle(Session session, const proto::Request& request, absl::Time now,
+                                     Answers& answers) {
+  const bool greeted = sessions_.contains(session);
+  if (request.has_hello() ? greeted || request.hello().magic() != kStoreMagic : !greeted) {
+    return absl::InvalidArgumentError("what connected does not begin as a Gradwire store's client does");
   }
-
- private:
-  void OnCancel() override {
-    service_.end(id_, grpc::Status(grpc::StatusCode::CANCELLED, "the client gave up"));
-  }
-  void OnDone() override { delete this; }
-
-  TcpStoreService& service_;
-  const uint64_t id_;
-  Fill fill_;
-};
-
-TcpStoreService::TcpStoreService(Clock& clock) : server_(random_id()), timers_(clock) {}
-
-TcpStoreService::~TcpStoreService() { timers_.shutdown(); }
-
-std::size_t TcpStoreService::num_waiters() const {
-  MutexLock lock(mutex_);
-  return waiting_.size();
-}
-
-int32_t TcpStoreService::num_workers() const {
-  MutexLock lock(mutex_);
-  return static_cast<int32_t>(workers_.size());
-}
-
-absl::Status TcpStoreService::admit_locked(uint64_t server) const {
-  if (stopped_) return stopped_status();
-  if (server != server_) {
-    return absl::AbortedError("the store's server has been restarted and has lost what was stored");
-  }
-  if (waiting_.size() >= kMaxWaiters) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("the store's server has ", kMaxWaiters, " waiting calls"));
-  }
+  proto::Response response;
+  response.set_id(request.id());
+  bool kept = false;
+  const absl::Status status =
+      stopped_ ? stopped_status() : call(session, request, now, response, answers, kept);
+  if (kept) return absl::OkStatus();
+  if (!status.ok()) fail(status, response);
+  answers.push_back({session, std::move(response)});
   return absl::OkStatus();
 }
 
-TcpStoreService::Reactor* TcpStoreService::keep_locked(uint64_t id, int64_t timeout_us, Fill fill) {
-  // gRPC takes the call from here, also when it is answered before this returns.
-  auto* call = new WaitingCall(*this, id, std::move(fill));
-  uint64_t timer = 0;
-  if (timeout_us >= 0) {
-    timer = timers_.schedule(timers_.clock().now() + absl::Microseconds(timeout_us),
-                             [this, id] { end(id, grpc::Status::OK); });
+absl::Status TcpStoreService::call(Session session, const proto::Request& request, absl::Time now,
+                                   proto::Response& response, Answers& answers, bool& kept) {
+  switch (request.call_case()) {
+    case proto::Request::kHello:
+      return hello(session, request.hello(), *response.mutable_hello(), answers);
+    case proto::Request::kSet:
+      response.mutable_set();
+      return set(request.set(), answers);
+    case proto::Request::kAdd:
+      return add(request.add(), *response.mutable_add(), answers);
+    case proto::Request::kCompareSet:
+      return compare_set(request.compare_set(), *response.mutable_compare_set(), answers);
+    case proto::Request::kDeleteKey:
+      response.mutable_delete_key()->set_existed(table_.erase(request.delete_key().key()));
+      return absl::OkStatus();
+    case proto::Request::kNumKeys:
+      response.mutable_num_keys()->set_count(table_.num_keys(request.num_keys().prefix()));
+      return absl::OkStatus();
+    case proto::Request::kWait:
+      return wait(session, request, now, *response.mutable_wait(), kept);
+    case proto::Request::kWatch:
+      return watch(session, request, now, *response.mutable_watch(), kept);
+    case proto::Request::kWaitForWorkers:
+      return wait_for_workers(session, request, now, *response.mutable_wait_for_workers(), kept);
+    case proto::Request::CALL_NOT_SET:
+      break;
   }
-  waiting_.emplace(id, Waiting{call, timer});
-  return call;
+  return absl::InvalidArgumentError("the store's server does not know this request");
 }
 
-std::vector<TcpStoreService::Ended> TcpStoreService::take_locked(const StoreTable::Wakeups& wakeups) {
-  std::vector<Ended> ended;
-  for (const StoreTable::Wakeup& wakeup : wakeups) {
-    auto found = waiting_.find(wakeup.waiter);
-    ended.push_back({found->second, {.value = wakeup.value, .missing = {}}});
-    waiting_.erase(found);
+absl::Status TcpStoreService::hello(Session session, const proto::HelloRequest& request,
+                                    proto::HelloResponse& response, Answers& answers) {
+  if (request.version() != kStoreVersion) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "this client speaks version ", request.version(), " of the store's protocol, its server version ",
+        kStoreVersion, ": all processes of a job need the same Gradwire"));
   }
-  return ended;
-}
-
-void TcpStoreService::drop_locked(uint64_t id, std::vector<Ended>& ended) {
-  auto found = waiting_.find(id);
-  if (found == waiting_.end()) return;
-  std::vector<std::string> missing = table_.drop(id);
-  group_.drop(id);
-  ended.push_back({found->second, {.value = nullptr, .missing = std::move(missing)}});
-  waiting_.erase(found);
-}
-
-void TcpStoreService::answer(std::vector<Ended> ended, const grpc::Status& status) {
-  for (Ended& end : ended) {
-    timers_.cancel(end.waiting.timer);
-    end.waiting.call->answer(end.outcome, status);
+  if (request.server() != 0 && request.server() != number_) {
+    return absl::AbortedError("the store's server has been restarted and has lost what was stored");
   }
+  GRADWIRE_RETURN_IF_ERROR(count_worker(request, answers));
+  sessions_[session].world_size = request.world_size();
+  response.set_magic(kStoreMagic);
+  response.set_version(kStoreVersion);
+  response.set_server(number_);
+  return absl::OkStatus();
 }
 
-void TcpStoreService::end(uint64_t id, const grpc::Status& status) {
-  std::vector<Ended> ended;
-  {
-    MutexLock lock(mutex_);
-    drop_locked(id, ended);
-  }
-  answer(std::move(ended), status);
-}
-
-void TcpStoreService::stop() {
-  std::vector<Ended> ended;
-  {
-    MutexLock lock(mutex_);
-    stopped_ = true;
-    while (!waiting_.empty()) drop_locked(waiting_.begin()->first, ended);
-  }
-  answer(std::move(ended), to_grpc(stopped_status()));
-}
-
-absl::Status TcpStoreService::count_worker_locked(const proto::HelloRequest& request,
-                                                  std::vector<Ended>& ended) {
+absl::Status TcpStoreService::count_worker(const proto::HelloRequest& request, Answers& answers) {
   const int32_t world_size = request.world_size();
   if (world_size == 0) return absl::OkStatus();
   if (world_size < 0 || world_size > kMaxWorldSize) {
@@ -165,159 +128,190 @@ absl::Status TcpStoreService::count_worker_locked(const proto::HelloRequest& req
   if (workers_.size() == static_cast<std::size_t>(world_size) && group_.num_keys() == 0) {
     StoreTable::Wakeups wakeups;
     GRADWIRE_RETURN_IF_ERROR(group_.set(kAllWorkers, "", wakeups));
-    ended = take_locked(wakeups);
+    wake(wakeups, answers);
   }
   return absl::OkStatus();
 }
 
-TcpStoreService::Reactor* TcpStoreService::Hello(Context* context, const proto::HelloRequest* request,
-                                                 proto::HelloResponse* response) {
-  std::vector<Ended> ended;
-  Reactor* waiting = nullptr;
-  absl::Status status;
-  {
-    MutexLock lock(mutex_);
-    status = admit_locked(server_);
-    if (status.ok()) status = count_worker_locked(*request, ended);
-    response->set_server(server_);
-    response->set_workers(static_cast<int32_t>(workers_.size()));
-    if (status.ok() && request->wait_for_workers() && request->world_size() > 0) {
-      const uint64_t id = next_waiter_++;
-      if (group_.watch(id, kAllWorkers, std::nullopt) == nullptr) {
-        waiting = keep_locked(id, request->timeout_us(),
-                              [this, response](const Outcome&) { response->set_workers(num_workers()); });
-      }
+absl::Status TcpStoreService::set(const proto::SetRequest& request, Answers& answers) {
+  GRADWIRE_RETURN_IF_ERROR(check_key(request.key()));
+  GRADWIRE_RETURN_IF_ERROR(check_value(request.value()));
+  StoreTable::Wakeups wakeups;
+  absl::Status status = table_.set(request.key(), request.value(), wakeups);
+  wake(wakeups, answers);
+  return status;
+}
+
+absl::Status TcpStoreService::add(const proto::AddRequest& request, proto::AddResponse& response,
+                                  Answers& answers) {
+  GRADWIRE_RETURN_IF_ERROR(check_key(request.key()));
+  StoreTable::Wakeups wakeups;
+  GRADWIRE_ASSIGN_OR_RETURN(const int64_t sum, table_.add(request.key(), request.n(), wakeups));
+  wake(wakeups, answers);
+  response.set_sum(sum);
+  return absl::OkStatus();
+}
+
+absl::Status TcpStoreService::compare_set(const proto::CompareSetRequest& request,
+                                          proto::CompareSetResponse& response, Answers& answers) {
+  GRADWIRE_RETURN_IF_ERROR(check_key(request.key()));
+  GRADWIRE_RETURN_IF_ERROR(check_value(request.expected()));
+  GRADWIRE_RETURN_IF_ERROR(check_value(request.desired()));
+  StoreTable::Wakeups wakeups;
+  GRADWIRE_ASSIGN_OR_RETURN(
+      std::string current, table_.compare_set(request.key(), request.expected(), request.desired(), wakeups));
+  wake(wakeups, answers);
+  response.set_current(std::move(current));
+  return absl::OkStatus();
+}
+
+absl::Status TcpStoreService::wait(Session session, const proto::Request& request, absl::Time now,
+                                   proto::WaitResponse& response, bool& kept) {
+  const std::optional<std::vector<std::string>> keys = unpack_keys(request.wait().keys());
+  if (!keys.has_value()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a wait's list of keys is none, or has more than ", kMaxKeysPerWait));
+  }
+  for (const std::string& key : *keys) GRADWIRE_RETURN_IF_ERROR(check_key(key));
+  const bool may_wait = request.timeout_us() != 0;
+  if (may_wait) GRADWIRE_RETURN_IF_ERROR(check_room_to_wait(sessions_.at(session), request));
+  const uint64_t waiter = next_waiter_++;
+  if (table_.wait(waiter, *keys)) return absl::OkStatus();
+  kept = may_wait;
+  if (may_wait) {
+    keep(waiter, session, request, now);
+  } else {
+    pack_keys(table_.drop(waiter), *response.mutable_missing());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status TcpStoreService::watch(Session session, const proto::Request& request, absl::Time now,
+                                    proto::WatchResponse& response, bool& kept) {
+  const proto::WatchRequest& watch = request.watch();
+  GRADWIRE_RETURN_IF_ERROR(check_key(watch.key()));
+  GRADWIRE_RETURN_IF_ERROR(check_value(watch.last_value()));
+  std::optional<absl::string_view> last_value;
+  if (watch.has_last_value()) last_value = watch.last_value();
+  StoreTable::Value value = table_.find_other(watch.key(), last_value);
+  if (value == nullptr && request.timeout_us() != 0) {
+    GRADWIRE_RETURN_IF_ERROR(check_room_to_wait(sessions_.at(session), request));
+    const uint64_t waiter = next_waiter_++;
+    kept = true;
+    table_.watch(waiter, watch.key(), last_value);
+    keep(waiter, session, request, now);
+  }
+  if (value != nullptr) response.set_value(*value);
+  return absl::OkStatus();
+}
+
+absl::Status TcpStoreService::wait_for_workers(Session session, const proto::Request& request, absl::Time now,
+                                               proto::WaitForWorkersResponse& response, bool& kept) {
+  if (sessions_.at(session).world_size == 0) {
+    return absl::InvalidArgumentError("a client that has said no world size cannot wait for it");
+  }
+  if (group_.find(kAllWorkers) == nullptr && request.timeout_us() != 0) {
+    GRADWIRE_RETURN_IF_ERROR(check_room_to_wait(sessions_.at(session), request));
+    const uint64_t waiter = next_waiter_++;
+    kept = true;
+    group_.watch(waiter, kAllWorkers, std::nullopt);
+    keep(waiter, session, request, now);
+  }
+  response.set_workers(static_cast<int32_t>(workers_.size()));
+  return absl::OkStatus();
+}
+
+absl::Status TcpStoreService::check_room_to_wait(const SessionState& session,
+                                                 const proto::Request& request) const {
+  if (waiting_.size() >= kMaxWaiters) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the store's server has ", kMaxWaiters, " waiting calls"));
+  }
+  if (session.waiting_bytes + waiting_bytes(request) > max_waiting_bytes_) {
+    return absl::ResourceExhaustedError(absl::StrCat("the waiting calls of this client take ",
+                                                     session.waiting_bytes, " of at most ",
+                                                     max_waiting_bytes_, " bytes in the store's server"));
+  }
+  return absl::OkStatus();
+}
+
+void TcpStoreService::keep(uint64_t waiter, Session session, const proto::Request& request, absl::Time now) {
+  const absl::Time deadline =
+      request.timeout_us() < 0 ? absl::InfiniteFuture() : now + absl::Microseconds(request.timeout_us());
+  const Waiting waiting{.session = session,
+                        .request = request.id(),
+                        .call = request.call_case(),
+                        .deadline = deadline,
+                        .bytes = waiting_bytes(request)};
+  if (deadline != absl::InfiniteFuture()) deadlines_.emplace(deadline, waiter);
+  SessionState& state = sessions_.at(session);
+  state.waiters.insert(waiter);
+  state.waiting_bytes += waiting.bytes;
+  waiting_.emplace(waiter, waiting);
+}
+
+TcpStoreService::Waiting TcpStoreService::take(uint64_t waiter) {
+  const auto found = waiting_.find(waiter);
+  const Waiting waiting = found->second;
+  waiting_.erase(found);
+  deadlines_.erase({waiting.deadline, waiter});
+  SessionState& state = sessions_.at(waiting.session);
+  state.waiters.erase(waiter);
+  state.waiting_bytes -= waiting.bytes;
+  return waiting;
+}
+
+void TcpStoreService::wake(const StoreTable::Wakeups& wakeups, Answers& answers) {
+  for (const StoreTable::Wakeup& wakeup : wakeups) {
+    const Waiting waiting = take(wakeup.waiter);
+    proto::Response& response = answers.emplace_back(Answer{waiting.session, {}}).response;
+    response.set_id(waiting.request);
+    if (waiting.call == proto::Request::kWait) response.mutable_wait();
+    if (waiting.call == proto::Request::kWatch) response.mutable_watch()->set_value(*wakeup.value);
+    if (waiting.call == proto::Request::kWaitForWorkers) {
+      response.mutable_wait_for_workers()->set_workers(static_cast<int32_t>(workers_.size()));
     }
   }
-  answer(std::move(ended), grpc::Status::OK);
-  return waiting != nullptr ? waiting : finish(context, status);
 }
 
-TcpStoreService::Reactor* TcpStoreService::Set(Context* context, const proto::SetRequest* request,
-                                               proto::SetResponse*) {
-  absl::Status status = check_key(request->key());
-  if (status.ok()) status = check_value(request->value());
-  std::vector<Ended> ended;
-  if (status.ok()) {
-    StoreTable::Wakeups wakeups;
-    MutexLock lock(mutex_);
-    status = admit_locked(request->server());
-    if (status.ok()) status = table_.set(request->key(), request->value(), wakeups);
-    ended = take_locked(wakeups);
+void TcpStoreService::end(uint64_t waiter, const absl::Status& status, Answers& answers) {
+  const Waiting waiting = take(waiter);
+  const std::vector<std::string> missing = table_.drop(waiter);
+  group_.drop(waiter);
+  proto::Response& response = answers.emplace_back(Answer{waiting.session, {}}).response;
+  response.set_id(waiting.request);
+  if (!status.ok()) {
+    fail(status, response);
+  } else if (waiting.call == proto::Request::kWait) {
+    pack_keys(missing, *response.mutable_wait()->mutable_missing());
+  } else if (waiting.call == proto::Request::kWatch) {
+    response.mutable_watch();
+  } else {
+    response.mutable_wait_for_workers()->set_workers(static_cast<int32_t>(workers_.size()));
   }
-  answer(std::move(ended), grpc::Status::OK);
-  return finish(context, status);
 }
 
-TcpStoreService::Reactor* TcpStoreService::Add(Context* context, const proto::AddRequest* request,
-                                               proto::AddResponse* response) {
-  absl::Status status = check_key(request->key());
-  std::vector<Ended> ended;
-  if (status.ok()) {
-    StoreTable::Wakeups wakeups;
-    MutexLock lock(mutex_);
-    status = admit_locked(request->server());
-    if (status.ok()) {
-      absl::StatusOr<int64_t> sum = table_.add(request->key(), request->n(), wakeups);
-      status = sum.status();
-      if (sum.ok()) response->set_sum(*sum);
-    }
-    ended = take_locked(wakeups);
+void TcpStoreService::close(Session session) {
+  const auto found = sessions_.find(session);
+  if (found == sessions_.end()) return;
+  Answers nobody;
+  while (!found->second.waiters.empty()) {
+    end(*found->second.waiters.begin(), absl::CancelledError("the client has gone"), nobody);
   }
-  answer(std::move(ended), grpc::Status::OK);
-  return finish(context, status);
+  sessions_.erase(found);
 }
 
-TcpStoreService::Reactor* TcpStoreService::CompareSet(Context* context,
-                                                      const proto::CompareSetRequest* request,
-                                                      proto::CompareSetResponse* response) {
-  absl::Status status = check_key(request->key());
-  if (status.ok()) status = check_value(request->expected());
-  if (status.ok()) status = check_value(request->desired());
-  std::vector<Ended> ended;
-  if (status.ok()) {
-    StoreTable::Wakeups wakeups;
-    MutexLock lock(mutex_);
-    status = admit_locked(request->server());
-    if (status.ok()) {
-      absl::StatusOr<std::string> current =
-          table_.compare_set(request->key(), request->expected(), request->desired(), wakeups);
-      status = current.status();
-      if (current.ok()) response->set_current(*std::move(current));
-    }
-    ended = take_locked(wakeups);
-  }
-  answer(std::move(ended), grpc::Status::OK);
-  return finish(context, status);
+void TcpStoreService::expire(absl::Time now, Answers& answers) {
+  while (next_deadline() <= now) end(deadlines_.begin()->second, absl::OkStatus(), answers);
 }
 
-TcpStoreService::Reactor* TcpStoreService::Delete(Context* context, const proto::DeleteRequest* request,
-                                                  proto::DeleteResponse* response) {
-  absl::Status status;
-  {
-    MutexLock lock(mutex_);
-    status = admit_locked(request->server());
-    if (status.ok()) response->set_existed(table_.erase(request->key()));
-  }
-  return finish(context, status);
+absl::Time TcpStoreService::next_deadline() const {
+  return deadlines_.empty() ? absl::InfiniteFuture() : deadlines_.begin()->first;
 }
 
-TcpStoreService::Reactor* TcpStoreService::NumKeys(Context* context, const proto::NumKeysRequest* request,
-                                                   proto::NumKeysResponse* response) {
-  absl::Status status;
-  {
-    MutexLock lock(mutex_);
-    status = admit_locked(request->server());
-    if (status.ok()) response->set_count(table_.num_keys(request->prefix()));
-  }
-  return finish(context, status);
-}
-
-TcpStoreService::Reactor* TcpStoreService::Wait(Context* context, const proto::WaitRequest* request,
-                                                proto::WaitResponse* response) {
-  absl::Status status;
-  if (static_cast<std::size_t>(request->keys_size()) > kMaxKeysPerWait) {
-    status = absl::ResourceExhaustedError(
-        absl::StrCat("a wait for ", request->keys_size(), " keys is over the limit of ", kMaxKeysPerWait));
-  }
-  for (const std::string& key : request->keys()) {
-    if (status.ok()) status = check_key(key);
-  }
-  if (status.ok()) {
-    MutexLock lock(mutex_);
-    status = admit_locked(request->server());
-    const uint64_t id = next_waiter_++;
-    if (status.ok() && !table_.wait(id, {request->keys().begin(), request->keys().end()})) {
-      return keep_locked(id, request->timeout_us(), [response](const Outcome& outcome) {
-        for (const std::string& key : outcome.missing) response->add_missing(key);
-      });
-    }
-  }
-  return finish(context, status);
-}
-
-TcpStoreService::Reactor* TcpStoreService::Watch(Context* context, const proto::WatchRequest* request,
-                                                 proto::WatchResponse* response) {
-  absl::Status status = check_key(request->key());
-  if (status.ok()) status = check_value(request->last_value());
-  StoreTable::Value value;
-  if (status.ok()) {
-    MutexLock lock(mutex_);
-    status = admit_locked(request->server());
-    if (status.ok()) {
-      const uint64_t id = next_waiter_++;
-      value = table_.watch(
-          id, request->key(),
-          request->has_last_value() ? std::optional<absl::string_view>(request->last_value()) : std::nullopt);
-      if (value == nullptr) {
-        return keep_locked(id, request->timeout_us(), [response](const Outcome& outcome) {
-          if (outcome.value != nullptr) response->set_value(*outcome.value);
-        });
-      }
-    }
-  }
-  if (value != nullptr) response->set_value(*value);
-  return finish(context, status);
+void TcpStoreService::stop(Answers& answers) {
+  stopped_ = true;
+  while (!waiting_.empty()) end(waiting_.begin()->first, stopped_status(), answers);
 }
 
 }  // namespace gradwire::store

@@ -1,101 +1,110 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
-#include <memory>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
-#include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "base/mutex.h"
-#include "base/timer_queue.h"
-#include "proto/store.grpc.pb.h"
+#include "proto/store.pb.h"
 #include "store/store_table.h"
 
 namespace gradwire::store {
 
-// The TcpStore's calls, answered from a StoreTable. A call that must wait is kept as a reactor and holds no
-// thread. Whoever takes a waiting call out of waiting_ answers it: the change that satisfies it, its timer,
-// the client's going, or stop(). Calls are answered with no lock held.
+// What a TcpStore's server does, without sockets, threads or a clock: requests and times in, answers out
+// (proto/store.proto). Its owner carries the answers to the sessions, which are connections.
 //
-// Thread-safe. gRPC owns a reactor until OnDone; the service outlives the server that calls it.
-class TcpStoreService final : public proto::TcpStore::CallbackService {
+// A session is there from its Hello on, and until close(). A request that must wait is kept, and answered by
+// the change that satisfies it, by expire(), or by stop(). Everything in a request is checked here: it comes from
+// anybody.
+//
+// States: serving, then stopped. Not thread-safe.
+class TcpStoreService {
  public:
-  explicit TcpStoreService(Clock& clock = Clock::system());
-  ~TcpStoreService() override;
+  // A number of the owner's choice, not used twice.
+  using Session = uint64_t;
+  struct Answer {
+    Session session;
+    proto::Response response;
+  };
+  using Answers = std::vector<Answer>;
 
-  // Answers what waits and all that comes later with Unavailable. Idempotent.
-  void stop();
-  std::size_t num_waiters() const;
+  // `number`: the server's, random and not 0. `max_waiting_bytes`: of the requests of one session that wait.
+  explicit TcpStoreService(uint64_t number, std::size_t max_waiting_bytes = kMaxWaitingBytes);
 
-  using Context = grpc::CallbackServerContext;
-  using Reactor = grpc::ServerUnaryReactor;
+  // Appends the answer, unless the request waits, and those of other requests that it satisfied. InvalidArgument: what
+  // came is not of this protocol, and the session is to end.
+  absl::Status handle(Session session, const proto::Request& request, absl::Time now, Answers& answers);
+  // Whether it has said a Hello that was accepted.
+  bool greeted(Session session) const { return sessions_.contains(session); }
+  // The session's connection is gone.
+  void close(Session session);
+  // Answers what has waited long enough.
+  void expire(absl::Time now, Answers& answers);
+  // When to call that.
+  absl::Time next_deadline() const;
+  // Answers what waits, and all that comes later, with Unavailable. Idempotent.
+  void stop(Answers& answers);
 
-  Reactor* Hello(Context* context, const proto::HelloRequest* request,
-                 proto::HelloResponse* response) override;
-  Reactor* Set(Context* context, const proto::SetRequest* request, proto::SetResponse* response) override;
-  Reactor* Add(Context* context, const proto::AddRequest* request, proto::AddResponse* response) override;
-  Reactor* CompareSet(Context* context, const proto::CompareSetRequest* request,
-                      proto::CompareSetResponse* response) override;
-  Reactor* Delete(Context* context, const proto::DeleteRequest* request,
-                  proto::DeleteResponse* response) override;
-  Reactor* NumKeys(Context* context, const proto::NumKeysRequest* request,
-                   proto::NumKeysResponse* response) override;
-  Reactor* Wait(Context* context, const proto::WaitRequest* request, proto::WaitResponse* response) override;
-  Reactor* Watch(Context* context, const proto::WatchRequest* request,
-                 proto::WatchResponse* response) override;
+  std::size_t num_waiters() const { return waiting_.size(); }
 
  private:
-  // How a waiting call ended: with what it waited for (`value` for a watch), or at its timeout with what was
-  // missing.
-  struct Outcome {
-    StoreTable::Value value;
-    std::vector<std::string> missing;
+  struct SessionState {
+    absl::flat_hash_set<uint64_t> waiters;
+    std::size_t waiting_bytes = 0;
+    int32_t world_size = 0;
   };
-  class WaitingCall;
   struct Waiting {
-    WaitingCall* call = nullptr;
-    uint64_t timer = 0;
+    Session session = 0;
+    uint64_t request = 0;
+    proto::Request::CallCase call = proto::Request::CALL_NOT_SET;
+    absl::Time deadline;
+    std::size_t bytes = 0;
   };
-  struct Ended {
-    Waiting waiting;
-    Outcome outcome;
-  };
-  using Fill = absl::AnyInvocable<void(const Outcome&)>;
 
-  // The server's number, room and stop; the first thing that every call checks.
-  absl::Status admit_locked(uint64_t server) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Registers a call that waits under `id`, which the table knows already.
-  Reactor* keep_locked(uint64_t id, int64_t timeout_us, Fill fill) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  std::vector<Ended> take_locked(const StoreTable::Wakeups& wakeups) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void drop_locked(uint64_t id, std::vector<Ended>& ended) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void answer(std::vector<Ended> ended, const grpc::Status& status);
-  // The time was up, or the client has gone.
-  void end(uint64_t id, const grpc::Status& status);
-  // InvalidArgument if the world size is not the one said before.
-  absl::Status count_worker_locked(const proto::HelloRequest& request, std::vector<Ended>& ended)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  int32_t num_workers() const;
+  // One for each call. They fill `response` or say what is wrong.
+  absl::Status hello(Session session, const proto::HelloRequest& request, proto::HelloResponse& response,
+                     Answers& answers);
+  absl::Status set(const proto::SetRequest& request, Answers& answers);
+  absl::Status add(const proto::AddRequest& request, proto::AddResponse& response, Answers& answers);
+  absl::Status compare_set(const proto::CompareSetRequest& request, proto::CompareSetResponse& response,
+                           Answers& answers);
+  // Those that may wait: `kept` says that they do.
+  absl::Status wait(Session session, const proto::Request& request, absl::Time now,
+                    proto::WaitResponse& response, bool& kept);
+  absl::Status watch(Session session, const proto::Request& request, absl::Time now,
+                     proto::WatchResponse& response, bool& kept);
+  absl::Status wait_for_workers(Session session, const proto::Request& request, absl::Time now,
+                                proto::WaitForWorkersResponse& response, bool& kept);
+  absl::Status call(Session session, const proto::Request& request, absl::Time now, proto::Response& response,
+                    Answers& answers, bool& kept);
 
-  const uint64_t server_;
+  absl::Status check_room_to_wait(const SessionState& session, const proto::Request& request) const;
+  void keep(uint64_t waiter, Session session, const proto::Request& request, absl::Time now);
+  Waiting take(uint64_t waiter);
+  void wake(const StoreTable::Wakeups& wakeups, Answers& answers);
+  // Ends one that has not got what it waits for.
+  void end(uint64_t waiter, const absl::Status& status, Answers& answers);
+  absl::Status count_worker(const proto::HelloRequest& request, Answers& answers);
 
-  mutable Mutex mutex_;
-  StoreTable table_ ABSL_GUARDED_BY(mutex_);
-  absl::flat_hash_map<uint64_t, Waiting> waiting_ ABSL_GUARDED_BY(mutex_);
-  uint64_t next_waiter_ ABSL_GUARDED_BY(mutex_) = 1;
-  bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
+  const uint64_t number_;
+  const std::size_t max_waiting_bytes_;
+
+  StoreTable table_;
+  absl::flat_hash_map<Session, SessionState> sessions_;
+  absl::flat_hash_map<uint64_t, Waiting> waiting_;
+  std::set<std::pair<absl::Time, uint64_t>> deadlines_;
+  uint64_t next_waiter_ = 1;
+  bool stopped_ = false;
   // Who has said Hello. Kept apart from table_, whose keys are the users' alone.
-  int32_t world_size_ ABSL_GUARDED_BY(mutex_) = 0;
-  absl::flat_hash_set<uint64_t> workers_ ABSL_GUARDED_BY(mutex_);
-  StoreTable group_ ABSL_GUARDED_BY(mutex_);  // One key, set when all of them have.
-
-  TimerQueue timers_;  // Last: its thread uses the rest.
+  int32_t world_size_ = 0;
+  absl::flat_hash_set<uint64_t> workers_;
+  StoreTable group_;  // One key, set when all of them have.
 };
-
-// The details of the status with which a stopping server ends calls.
-inline constexpr char kStoreStopped[] = "gradwire-store-stopped";
 
 }  // namespace gradwire::store
