@@ -23,7 +23,8 @@ struct RpcBackendOptions {
   // Instead of init_method; then rank and world size are required.
   std::shared_ptr<store::Store> store;
   // Which ways of connecting may be used, best first; empty: all that work here, which are "shm" (to workers on the
-  // same host) and "tcp". One that fails between two workers is left for the next with a line in the log.
+  // same host) and "tcp". One that fails between two workers is left for the next with a line in the log. "ucx" is used
+  // only where it is named, and in programs that are built with it (docs/transport.md).
   std::vector<std::string> transports;
   // Connect to every worker before init returns; else on first use.
   bool connect_at_init = false;

@@ -9,6 +9,7 @@
 #include "transport/loopback/loopback_transport.h"
 #include "transport/shm/shm_transport.h"
 #include "transport/tcp/tcp_transport.h"
+#include "transport/ucx/optional_ucx.h"
 
 namespace gradwire::rpc {
 
@@ -32,9 +33,13 @@ absl::StatusOr<std::vector<std::unique_ptr<transport::Transport>>> make_transpor
       transport::TcpOptions tcp;
       tcp.limits = options.limits;
       transports.push_back(transport::make_tcp_transport(std::move(tcp), loop));
+    } else if (name == "ucx") {
+      GRADWIRE_ASSIGN_OR_RETURN(std::unique_ptr<transport::Transport> ucx,
+                                transport::make_ucx_transport_if_built(options.limits, loop));
+      transports.push_back(std::move(ucx));
     } else {
       return absl::InvalidArgumentError(
-          absl::StrCat("unknown transport \"", name, "\"; there are \"shm\" and \"tcp\""));
+          absl::StrCat("unknown transport \"", name, "\"; there are \"shm\", \"tcp\" and \"ucx\""));
     }
   }
   return transports;

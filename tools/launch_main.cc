@@ -1,7 +1,6 @@
 // Starts the workers of a job on this machine: torchrun for any program. docs/launch.md is the guide.
 
 #include <fcntl.h>
-#include <grpc/support/log.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -42,11 +41,6 @@ void return_to_users_directory() {
   std::filesystem::current_path(directory, error);
 }
 
-// gRPC writes errors to standard error that the launcher reports itself, in one line.
-void silence_grpc() {
-  if (std::getenv("GRPC_VERBOSITY") == nullptr) gpr_set_log_function([](gpr_log_func_args*) {});
-}
-
 int fail(const absl::Status& status) {
   const std::string line = absl::StrCat("launch: ", status.message(), "\n");
   write_all(STDERR_FILENO, line.data(), line.size());
@@ -71,7 +65,6 @@ int launch(int argc, char** argv) {
     return 0;
   }
   return_to_users_directory();
-  silence_grpc();
   absl::StatusOr<std::unique_ptr<LaunchJob>> job = LaunchJob::create(*std::move(options));
   if (!job.ok()) return fail(job.status());
   absl::StatusOr<int> exit_code = (*job)->run();
