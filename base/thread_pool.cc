@@ -172,6 +172,7 @@ ThreadPool::Queued ThreadPool::take_front_locked() {
 }
 
 ThreadPool::Queued ThreadPool::next_task_locked(int& in_a_row) {
+  bool flushed = options_.poller == nullptr;
   while (true) {
     // Also between tasks, though not each: what has come meanwhile is looked at.
     if (options_.poller != nullptr && !leading_ && !stopping_ &&
@@ -188,10 +189,12 @@ ThreadPool::Queued ThreadPool::next_task_locked(int& in_a_row) {
       if (options_.poller != nullptr && !leading_ && !stopping_) continue;
       wake_supervisor_locked();
     }
-    if (options_.poller != nullptr) {
+    if (!flushed) {
       mutex_.unlock();
       options_.poller->flush();
       mutex_.lock();
+      flushed = true;
+      continue;  // All may have changed.
     }
     ++idle_;
     while (notified_ == 0) work_available_.wait(mutex_);

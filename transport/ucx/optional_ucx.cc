@@ -1,0 +1,18 @@
+#include "transport/ucx/optional_ucx.h"
+
+#include <utility>
+
+#include "base/error.h"
+#include "transport/ucx/ucx_transport.h"
+
+namespace gradwire::transport {
+
+absl::StatusOr<std::unique_ptr<Transport>> make_ucx_transport_if_built(const Limits& limits,
+                                                                       std::shared_ptr<EventLoop> loop) {
+  GRADWIRE_RETURN_IF_ERROR(probe_ucx());
+  UcxOptions options;
+  options.limits = limits;
+  return make_ucx_transport(std::move(options), std::move(loop));
+}
+
+}  // namespace gradwire::transport

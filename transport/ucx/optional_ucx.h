@@ -1,0 +1,17 @@
+#pragma once
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "security/limits.h"
+#include "transport/event_loop.h"
+#include "transport/transport.h"
+
+namespace gradwire::transport {
+
+// The transport over UCX (ucx_transport.h), for those who may be built without it. InvalidArgument where this build has
+// none (it takes --config=ucx), Unavailable where UCX does not start.
+absl::StatusOr<std::unique_ptr<Transport>> make_ucx_transport_if_built(const Limits& limits,
+                                                                       std::shared_ptr<EventLoop> loop);
+
+}  // namespace gradwire::transport

@@ -1,0 +1,188 @@
+#include "transport/ucx/ucx_context.h"
+
+#include <utility>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "transport/ucx/ucx_connection.h"
+#include "transport/ucx/ucx_listener.h"
+
+namespace gradwire::transport {
+namespace {
+
+// Calls of progress before the others of the loop have their turn.
+constexpr int kCallsPerRound = 64;
+// How long UCX may take to close endpoints once nothing else is left.
+constexpr absl::Duration kEndTime = absl::Seconds(3);
+
+}  // namespace
+
+UcxContext::UcxContext(UcxOptions given, std::shared_ptr<EventLoop> given_loop)
+    : options(std::move(given)),
+      pool(options.pool != nullptr ? options.pool : std::make_shared<BufferPool>()),
+      loop(std::move(given_loop)) {}
+
+UcxContext::~UcxContext() = default;
+
+absl::Status UcxContext::start() {
+  GRADWIRE_ASSIGN_OR_RETURN(worker, UcxWorker::create(options.methods));
+  ucp_am_handler_param_t handler = {};
+  handler.field_mask =
+      UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_CB | UCP_AM_HANDLER_PARAM_FIELD_ARG;
+  handler.id = UcxConnection::kActiveMessageId;
+  handler.cb = &UcxContext::on_active_message;
+  handler.arg = this;
+  const ucs_status_t status = ucp_worker_set_am_recv_handler(worker->get(), &handler);
+  return status == UCS_OK ? absl::OkStatus() : ucx_error("UCX takes no handler of messages", status);
+}
+
+void UcxContext::start_in_loop() {
+  absl::StatusOr<uint64_t> id = loop->add_in_loop(worker->descriptor(), shared_from_this());
+  if (id.ok()) {
+    handler_id_ = *id;
+  } else {
+    log(LogLevel::kError, "the transport ucx cannot sleep: ", id.status().message());
+  }
+  heat_in_loop();
+}
+
+absl::StatusOr<int> UcxContext::listen_in_loop(Transport::AcceptHandler on_accept) {
+  if (worker == nullptr) return absl::UnavailableError("the ucx transport has shut down");
+  GRADWIRE_ASSIGN_OR_RETURN(listener_, UcxListener::create(*this, std::move(on_accept)));
+  heat_in_loop();
+  return listener_->port();
+}
+
+void UcxContext::shut_down_in_loop() {
+  shutting_down = true;
+  listener_ = nullptr;
+  // on_closed of one may touch the table.
+  const auto each = connections;
+  for (const auto& connection : each) connection->shut_down_in_loop();
+  heat_in_loop();
+  end_if_done_in_loop();
+}
+
+void UcxContext::heat_in_loop() {
+  if (worker != nullptr) loop->heat(shared_from_this());
+}
+
+void UcxContext::touch_in_loop(UcxConnection& connection) {
+  if (connection.mark_touched_in_loop()) touched_.push_back(connection.shared_from_this());
+}
+
+void UcxContext::add_endpoint_in_loop(ucp_ep_h endpoint, UcxConnection& connection) {
+  by_endpoint_.emplace(endpoint, &connection);
+}
+
+void UcxContext::close_endpoint_in_loop(ucp_ep_h endpoint) {
+  by_endpoint_.erase(endpoint);
+  if (worker == nullptr) return;
+  ucp_request_param_t param = {};
+  param.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS | UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
+  param.flags = UCP_EP_CLOSE_FLAG_FORCE;
+  param.cb.send = &UcxContext::on_endpoint_closed;
+  param.user_data = this;
+  if (UCS_PTR_IS_PTR(ucp_ep_close_nbx(endpoint, &param))) ++closing_endpoints_;
+  heat_in_loop();
+}
+
+void UcxContext::on_endpoint_closed(void* request, ucs_status_t, void* context) {
+  ucp_request_free(request);
+  --static_cast<UcxContext*>(context)->closing_endpoints_;
+}
+
+bool UcxContext::has_news_in_loop() {
+  if (worker == nullptr || armed_) return false;
+  if (std::exchange(refused_arming_, false)) return true;
+  return worker->progress() || !touched_.empty() || !released_.empty();
+}
+
+bool UcxContext::poll_in_loop() {
+  // Until nothing comes any more: a message that came by rendezvous is delivered only when UCX has also told whether
+  // its sender, whose memory was read, was still there.
+  for (int call = 0; call < kCallsPerRound && worker->progress(); ++call) {
+  }
+  settle_in_loop();
+  end_if_done_in_loop();
+  return true;
+}
+
+void UcxContext::settle_in_loop() {
+  released_.clear();
+  if (listener_ != nullptr) listener_->accept_in_loop();
+  // What settles may touch others, or itself: that is for the next round.
+  const std::vector<std::shared_ptr<UcxConnection>> touched = std::exchange(touched_, {});
+  for (const std::shared_ptr<UcxConnection>& connection : touched) connection->settle_in_loop();
+}
+
+void UcxContext::arm_in_loop() {
+  if (worker == nullptr) return;
+  armed_ = worker->arm();
+  refused_arming_ = !armed_;
+}
+
+void UcxContext::on_events_in_loop(uint32_t) { heat_in_loop(); }
+
+ucs_status_t UcxContext::on_active_message(void* context, const void* head, std::size_t head_bytes,
+                                           void* data, std::size_t data_bytes,
+                                           const ucp_am_recv_param_t* param) {
+  auto* const self = static_cast<UcxContext*>(context);
+  if ((param->recv_attr & UCP_AM_RECV_ATTR_FIELD_REPLY_EP) == 0) return UCS_OK;
+  const auto found = self->by_endpoint_.find(param->reply_ep);
+  // It was closed meanwhile.
+  if (found == self->by_endpoint_.end()) return UCS_OK;
+  const absl::string_view head_view(static_cast<const char*>(head), head_bytes);
+  return found->second->receive_in_loop(head_view, data, data_bytes,
+                                        (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0);
+}
+
+void UcxContext::on_endpoint_error(void* context, ucp_ep_h endpoint, ucs_status_t status) {
+  auto* const self = static_cast<UcxContext*>(context);
+  const auto found = self->by_endpoint_.find(endpoint);
+  if (found != self->by_endpoint_.end()) found->second->endpoint_failed_in_loop(status);
+}
+
+void UcxContext::end_if_done_in_loop() {
+  if (!shutting_down || ended || !connections.empty()) return;
+  if (retiring.empty() && closing_endpoints_ == 0) {
+    end_in_loop();
+    return;
+  }
+  if (end_timer_ != 0) return;
+  end_timer_ = loop->schedule_in_loop(
+      Clock::system().now() + options.linger_time + kEndTime, [self = shared_from_this()] {
+        log(LogLevel::kWarning, "UCX did not close ", self->retiring.size(), " connections in time");
+        self->end_in_loop();
+      });
+}
+
+void UcxContext::end_in_loop() {
+  const std::shared_ptr<UcxContext> self = shared_from_this();
+  loop->cancel_in_loop(end_timer_);
+  loop->cancel_in_loop(pool_timer_);
+  if (handler_id_ != 0) loop->remove_in_loop(worker->descriptor(), handler_id_);
+  loop->forget_in_loop(*this);
+  // What UCX has been given as memory must outlive it.
+  worker = nullptr;
+  const auto kept = std::exchange(retiring, {});
+  for (const auto& connection : kept) connection->worker_ended_in_loop();
+  touched_.clear();
+  released_.clear();
+  ended = true;
+}
+
+void UcxContext::tend_pool_in_loop() {
+  if (pool_timer_ != 0) return;
+  pool_timer_ =
+      loop->schedule_in_loop(Clock::system().now() + pool->options().idle_time, [weak = weak_from_this()] {
+        const std::shared_ptr<UcxContext> self = weak.lock();
+        if (self == nullptr) return;
+        self->pool_timer_ = 0;
+        self->pool->trim(Clock::system().now());
+        if (self->pool->idle_bytes() > 0) self->tend_pool_in_loop();
+      });
+}
+
+}  // namespace gradwire::transport

@@ -1,0 +1,85 @@
+#include "transport/ucx/ucx_listener.h"
+
+#include <netinet/in.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/error.h"
+#include "transport/tcp/address.h"
+#include "transport/ucx/ucx_connection.h"
+
+namespace gradwire::transport {
+namespace {
+
+std::string address_of(ucp_conn_request_h request) {
+  ucp_conn_request_attr_t attributes = {};
+  attributes.field_mask = UCP_CONN_REQUEST_ATTR_FIELD_CLIENT_ADDR;
+  if (ucp_conn_request_query(request, &attributes) != UCS_OK) return "an unknown address";
+  SocketAddress address;
+  address.storage = attributes.client_address;
+  address.length = address.storage.ss_family == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
+  return to_string(address);
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<UcxListener>> UcxListener::create(UcxContext& context,
+                                                                 Transport::AcceptHandler on_accept) {
+  GRADWIRE_ASSIGN_OR_RETURN(std::vector<SocketAddress> addresses,
+                            resolve_bind_addresses(context.options.bind_address, context.options.port));
+  // UCX 1.13 does not recognise its interface in the address that an IPv6 socket gives an IPv4 connection, and drops
+  // it: one for all addresses can be of one family only.
+  std::stable_partition(addresses.begin(), addresses.end(),
+                        [](const SocketAddress& address) { return address.storage.ss_family == AF_INET; });
+  std::unique_ptr<UcxListener> listener(new UcxListener(context, std::move(on_accept)));
+  absl::Status failure = absl::UnavailableError("cannot listen on no address");
+  for (const SocketAddress& address : addresses) {
+    ucp_listener_params_t params = {};
+    params.field_mask = UCP_LISTENER_PARAM_FIELD_SOCK_ADDR | UCP_LISTENER_PARAM_FIELD_CONN_HANDLER;
+    params.sockaddr = {address.get(), address.length};
+    params.conn_handler = {&UcxListener::on_request, listener.get()};
+    ucs_status_t status = ucp_listener_create(context.worker->get(), &params, &listener->listener_);
+    if (status == UCS_OK) {
+      ucp_listener_attr_t attributes = {};
+      attributes.field_mask = UCP_LISTENER_ATTR_FIELD_SOCKADDR;
+      status = ucp_listener_query(listener->listener_, &attributes);
+      if (status == UCS_OK) {
+        // Both families keep the port at the same place.
+        listener->port_ = ntohs(reinterpret_cast<const sockaddr_in*>(&attributes.sockaddr)->sin_port);
+        return listener;
+      }
+    } else {
+      listener->listener_ = nullptr;
+    }
+    failure = ucx_error(absl::StrCat("cannot listen on ", to_string(address)), status);
+  }
+  return failure;
+}
+
+UcxListener::~UcxListener() {
+  for (ucp_conn_request_h request : requests_) ucp_listener_reject(listener_, request);
+  if (listener_ != nullptr) ucp_listener_destroy(listener_);
+}
+
+void UcxListener::on_request(ucp_conn_request_h request, void* listener) {
+  static_cast<UcxListener*>(listener)->requests_.push_back(request);
+}
+
+void UcxListener::accept_in_loop() {
+  const std::vector<ucp_conn_request_h> requests = std::exchange(requests_, {});
+  for (ucp_conn_request_h request : requests) {
+    auto connection = std::make_shared<UcxConnection>(context_.shared_from_this(), address_of(request));
+    std::shared_ptr<ConnectionListener> listener = on_accept_(connection);
+    if (listener == nullptr) {
+      connection->refuse_in_loop();
+      ucp_listener_reject(listener_, request);
+      context_.heat_in_loop();
+      continue;
+    }
+    connection->adopt_in_loop(request, std::move(listener));
+  }
+}
+
+}  // namespace gradwire::transport

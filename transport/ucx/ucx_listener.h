@@ -1,0 +1,42 @@
+#pragma once
+
+#include <ucp/api/ucp.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "transport/transport.h"
+#include "transport/ucx/ucx_context.h"
+
+namespace gradwire::transport {
+
+// Takes in what connects. Belongs to the context, and to the loop's driver.
+class UcxListener {
+ public:
+  // Unavailable with the address and the cause, such as a port that is in use.
+  static absl::StatusOr<std::unique_ptr<UcxListener>> create(UcxContext& context,
+                                                             Transport::AcceptHandler on_accept);
+  // Refuses what nobody has answered.
+  ~UcxListener();
+  UcxListener(const UcxListener&) = delete;
+  UcxListener& operator=(const UcxListener&) = delete;
+
+  int port() const { return port_; }
+  // Answers what has connected. Not from UCX's callbacks.
+  void accept_in_loop();
+
+ private:
+  UcxListener(UcxContext& context, Transport::AcceptHandler on_accept)
+      : context_(context), on_accept_(std::move(on_accept)) {}
+  static void on_request(ucp_conn_request_h request, void* listener);
+
+  UcxContext& context_;
+  const Transport::AcceptHandler on_accept_;
+  ucp_listener_h listener_ = nullptr;
+  int port_ = 0;
+  std::vector<ucp_conn_request_h> requests_;
+};
+
+}  // namespace gradwire::transport
