@@ -33,6 +33,10 @@ constexpr std::chrono::nanoseconds kShortTask = std::chrono::microseconds(100);
 constexpr std::chrono::nanoseconds kShortQueue = std::chrono::microseconds(250);
 // How long nobody need lead while a task runs that was expected to be short. Watching costs a thread a wake each time.
 constexpr absl::Duration kUnattended = absl::Milliseconds(1);
+// The same while leaders come and go at least so often between two looks: what runs is short, and each look takes time
+// from it.
+constexpr absl::Duration kUnattendedWhenBrisk = absl::Milliseconds(4);
+constexpr uint64_t kBrisk = 50;
 // Looks that found a leader in its place before the watch ends.
 constexpr int kAttendedLooks = 4;
 
@@ -334,8 +338,8 @@ void ThreadPool::supervise() {
       mutex_.unlock();
       reap();
       mutex_.lock();
-    } else if (queue_.empty() && watch_leader_locked()) {
-      sleep_supervisor_locked(kUnattended);
+    } else if (const uint64_t led = led_before_; queue_.empty() && watch_leader_locked()) {
+      sleep_supervisor_locked(led_ - led > kBrisk ? kUnattendedWhenBrisk : kUnattended);
     } else if (queue_.empty()) {
       extra_ = 0;
       standstills_ = 0;
