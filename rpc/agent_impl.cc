@@ -100,9 +100,7 @@ void AgentImpl::send(uint64_t id, proto::Envelope& envelope, std::vector<transpo
     request.set_timeout_us(std::max<int64_t>(1, absl::ToInt64Microseconds(call->deadline - call->started)));
   }
   calls_made.fetch_add(1, std::memory_order_relaxed);
-  const bool borrows = std::any_of(buffers.begin(), buffers.end(), [](const transport::Buffer& buffer) {
-    return buffer.sharing() == transport::Buffer::Sharing::kBorrowed;
-  });
+  const bool borrows = any_borrowed(buffers);
   call->borrows = borrow && borrows;
   const std::shared_ptr<Peer> peer = call->peer;
   const absl::Status open = accepts_calls();

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -37,6 +38,13 @@ struct Peer {
   // Transports that failed between this worker and that one, and are not tried again.
   std::set<std::string> given_up;
 };
+
+// Whether what a message carries may change unless its ticket is captured.
+inline bool any_borrowed(const std::vector<transport::Buffer>& buffers) {
+  return std::any_of(buffers.begin(), buffers.end(), [](const transport::Buffer& buffer) {
+    return buffer.sharing() == transport::Buffer::Sharing::kBorrowed;
+  });
+}
 
 // One connection and who is at its other end. Thread-safe: each member says what guards it.
 class Link : public transport::ConnectionListener, public std::enable_shared_from_this<Link> {

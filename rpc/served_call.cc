@@ -1,6 +1,5 @@
 #include "rpc/served_call.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -20,12 +19,12 @@ namespace {
 // The call whose callee the calling thread runs.
 thread_local const ServedCall* running = nullptr;
 
+}  // namespace
+
 absl::Time deadline_of(const proto::Request& request) {
   return request.timeout_us() <= 0 ? absl::InfiniteFuture()
                                    : Clock::system().now() + absl::Microseconds(request.timeout_us());
 }
-
-}  // namespace
 
 std::string callee_of(const proto::Request& request) {
   switch (request.callee_case()) {
@@ -197,9 +196,7 @@ absl::Status ServedCall::check_object(const Callee& callee) const {
 bool ServedCall::end() { return !ended_.exchange(true); }
 
 void ServedCall::answer(const proto::Envelope& envelope, std::vector<transport::Buffer> buffers) {
-  const bool borrows = std::any_of(buffers.begin(), buffers.end(), [](const transport::Buffer& buffer) {
-    return buffer.sharing() == transport::Buffer::Sharing::kBorrowed;
-  });
+  const bool borrows = any_borrowed(buffers);
   absl::StatusOr<uint64_t> ticket = parts_.link->send(envelope, std::move(buffers));
   if (!ticket.ok()) {
     // The caller is gone: what the answer carried stays here.

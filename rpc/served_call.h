@@ -91,6 +91,9 @@ class ServedCall : public ServerCall, public std::enable_shared_from_this<Served
   std::atomic<bool> ended_{false};
 };
 
+// When the caller of a request that has just arrived stops waiting, on Clock::system().
+absl::Time deadline_of(const proto::Request& request);
+
 // What a request calls, for messages: the registered name, "aten::add", "fetch".
 std::string callee_of(const proto::Request& request);
 

@@ -19,11 +19,6 @@ namespace {
 // be waiting for the next one in a way that nobody sees.
 constexpr absl::Duration kStartTime = absl::Milliseconds(200);
 
-absl::Time deadline_of(const proto::Request& request) {
-  return request.timeout_us() <= 0 ? absl::InfiniteFuture()
-                                   : Clock::system().now() + absl::Microseconds(request.timeout_us());
-}
-
 }  // namespace
 
 Server::Server(Agent& agent, RRefService& rrefs, std::shared_ptr<ThreadPool> executor)
