@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/error.h"
 #include "base/patience.h"
 
 namespace gradwire::transport {
@@ -28,6 +29,21 @@ absl::Status LoopThread::start(std::shared_ptr<EventLoop> loop, WaitPolicy polic
     return absl::UnavailableError(absl::StrCat("cannot start an event loop's thread: ", error.what()));
   }
   return absl::OkStatus();
+}
+
+absl::Status LoopThread::provide(std::shared_ptr<EventLoop>& loop, WaitPolicy policy) {
+  if (loop != nullptr) return absl::OkStatus();
+  GRADWIRE_ASSIGN_OR_RETURN(std::shared_ptr<EventLoop> made, EventLoop::create());
+  GRADWIRE_RETURN_IF_ERROR(start(made, policy));
+  own_loop_ = made;
+  loop = std::move(made);
+  return absl::OkStatus();
+}
+
+void LoopThread::end() {
+  if (own_loop_ == nullptr) return;
+  own_loop_->post([loop = own_loop_.get()] { loop->end_in_loop(); });
+  join();
 }
 
 }  // namespace gradwire::transport

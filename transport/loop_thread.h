@@ -19,6 +19,11 @@ class LoopThread {
 
   // Once. Unavailable when the system has no thread left.
   absl::Status start(std::shared_ptr<EventLoop> loop, WaitPolicy policy);
+  // For a transport: makes `loop` and drives it where nobody gave one; does nothing otherwise. Unavailable as above, and
+  // then `loop` is as it was.
+  absl::Status provide(std::shared_ptr<EventLoop>& loop, WaitPolicy policy);
+  // Ends the loop that provide() made, if any, and joins.
+  void end();
   // Waits until the loop has ended, which some task's end_in_loop() brings about. Not from the thread itself.
   void join() {
     if (thread_.joinable()) thread_.join();
@@ -26,6 +31,7 @@ class LoopThread {
 
  private:
   std::thread thread_;
+  std::shared_ptr<EventLoop> own_loop_;
 };
 
 }  // namespace gradwire::transport

@@ -179,11 +179,7 @@ class LoopbackTransport : public Transport {
     }
     MutexLock lock(context_->mutex);
     if (context_->shut_down) return absl::UnavailableError("the loopback transport has shut down");
-    if (context_->loop == nullptr) {
-      GRADWIRE_ASSIGN_OR_RETURN(context_->loop, EventLoop::create());
-      GRADWIRE_RETURN_IF_ERROR(own_thread_.start(context_->loop, WaitPolicy()));
-      owns_loop_ = true;
-    }
+    GRADWIRE_RETURN_IF_ERROR(own_thread_.provide(context_->loop, WaitPolicy()));
     auto connection = std::make_shared<LoopbackConnection>(context_, address);
     context_->loop->post([context = context_, connection, listener, address] {
       open_in_loop(context, connection, listener, address);
@@ -213,10 +209,7 @@ class LoopbackTransport : public Transport {
     }
     MutexLock lock(joining_);
     context_->loop->run_until([this] { return context_->ended.load(); });
-    if (owns_loop_) {
-      context_->loop->post([loop = context_->loop.get()] { loop->end_in_loop(); });
-      own_thread_.join();
-    }
+    own_thread_.end();
   }
 
  private:
@@ -247,7 +240,6 @@ class LoopbackTransport : public Transport {
   const std::shared_ptr<LoopbackContext> context_;
   // When nobody else drives the loop; started with the context's mutex held.
   LoopThread own_thread_;
-  bool owns_loop_ = false;
   // Held while the thread is joined, so that a second shutdown() returns no sooner than the first.
   Mutex joining_;
 };

@@ -87,28 +87,21 @@ class TcpTransport : public Transport {
     }
     MutexLock lock(joining_);
     context_->loop->run_until([this] { return context_->ended.load(); });
-    if (own_thread_ != nullptr) {
-      context_->loop->post([loop = context_->loop.get()] { loop->end_in_loop(); });
-      own_thread_ = nullptr;
-    }
+    own_thread_.end();
   }
 
  private:
   absl::Status start_locked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (shut_down_) return absl::UnavailableError("the tcp transport has shut down");
     if (started_) return absl::OkStatus();
-    if (context_->loop == nullptr) {
-      GRADWIRE_ASSIGN_OR_RETURN(context_->loop, EventLoop::create());
-      own_thread_ = std::make_unique<LoopThread>();
-      GRADWIRE_RETURN_IF_ERROR(own_thread_->start(context_->loop, context_->options.wait));
-    }
+    GRADWIRE_RETURN_IF_ERROR(own_thread_.provide(context_->loop, context_->options.wait));
     started_ = true;
     return absl::OkStatus();
   }
 
   const std::shared_ptr<TcpContext> context_;
   // When nobody else drives the loop. Started with mutex_ held, joined with joining_.
-  std::unique_ptr<LoopThread> own_thread_;
+  LoopThread own_thread_;
 
   Mutex mutex_;
   bool started_ ABSL_GUARDED_BY(mutex_) = false;
