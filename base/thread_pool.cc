@@ -42,6 +42,8 @@ constexpr int kAttendedLooks = 4;
 
 // The pool whose poller the calling thread drives as the leader.
 thread_local const ThreadPool* leading_pool = nullptr;
+// The pool of which the calling thread runs a task that is known to be short.
+thread_local const ThreadPool* back_soon_pool = nullptr;
 
 ThreadPool::Options checked(ThreadPool::Options options) {
   options.num_threads = std::max(1, options.num_threads);
@@ -82,7 +84,8 @@ bool ThreadPool::post_clean(Task& task, TaskCost* cost) {
   if (cost != nullptr) queued_nanoseconds_ += cost->nanoseconds();
   update_startable_locked();
   // The thread that leads comes here next, and runs short tasks one after the other faster than it wakes others.
-  if (leading_pool == this && startable_.load() && queued_nanoseconds_ < kShortQueue.count()) {
+  const bool back_soon = leading_pool == this || (back_soon_pool == this && cost != nullptr);
+  if (back_soon && startable_.load() && queued_nanoseconds_ < kShortQueue.count()) {
     wake_supervisor_locked(kUnattended);  // Should it not come.
     return true;
   }
@@ -253,8 +256,10 @@ void ThreadPool::run(Queued task) {
   const auto started =
       task.cost == nullptr ? std::chrono::steady_clock::time_point() : std::chrono::steady_clock::now();
   ExecutionState().restore();
+  back_soon_pool = task.cost != nullptr && expected <= kShortTask.count() ? this : nullptr;
   task.task();
   task.task = nullptr;  // What the task owned is destroyed here, outside the lock and in the task's state.
+  back_soon_pool = nullptr;
   ExecutionState().restore();
   if (task.cost == nullptr) return;
   const auto took = std::chrono::nanoseconds(std::chrono::steady_clock::now() - started);
@@ -445,6 +450,7 @@ absl::Status ThreadPool::begin_blocking(bool looks) {
         "return a Future from the handler instead of waiting in it"));
   }
   ++blocked_;
+  back_soon_pool = nullptr;
   update_startable_locked();
   if (!queue_.empty()) dispatch_locked();
   if (!looks) ensure_leader_locked();

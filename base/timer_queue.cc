@@ -13,10 +13,10 @@ uint64_t TimerQueue::schedule(absl::Time when, Callback callback) {
   MutexLock lock(mutex_);
   if (stopping_) return 0;
   const uint64_t id = next_id_++;
-  const bool first = by_time_.empty() || when < by_time_.begin()->first.first;
   by_time_.emplace(std::make_pair(when, id), std::move(callback));
   times_.emplace(id, when);
-  if (first) changed_.notify_one();
+  // A timer that was cancelled leaves the thread asleep until its time, which is soon enough for later ones.
+  if (when < sleeps_until_) changed_.notify_one();
   return id;
 }
 
@@ -37,12 +37,16 @@ void TimerQueue::run() {
   mutex_.lock();
   while (!stopping_) {
     if (by_time_.empty()) {
+      sleeps_until_ = absl::InfiniteFuture();
       changed_.wait(mutex_);
+      sleeps_until_ = absl::InfinitePast();
       continue;
     }
     auto next = by_time_.begin();
     if (clock_.now() < next->first.first) {
-      clock_.wait_until(mutex_, changed_, next->first.first);
+      sleeps_until_ = next->first.first;
+      clock_.wait_until(mutex_, changed_, sleeps_until_);
+      sleeps_until_ = absl::InfinitePast();
       continue;
     }
     Callback callback = std::move(next->second);

@@ -43,6 +43,8 @@ class TimerQueue {
   std::map<std::pair<absl::Time, uint64_t>, Callback> by_time_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<uint64_t, absl::Time> times_ ABSL_GUARDED_BY(mutex_);
   uint64_t next_id_ ABSL_GUARDED_BY(mutex_) = 1;
+  // When the thread wakes by itself; the infinite past while it is awake.
+  absl::Time sleeps_until_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::once_flag joined_;
   std::thread thread_;
