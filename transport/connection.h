@@ -56,6 +56,10 @@ class Connection {
   // whoever asks: an end that asks and does not read makes this grow.
   virtual std::size_t queued_bytes() { return 0; }
 
+  // Bytes that have come in so far, those of messages that are not complete too; 0 where a kind does not count them.
+  // From any thread.
+  virtual uint64_t bytes_arrived() const { return 0; }
+
   // Where the other end is, for messages to people.
   virtual std::string peer_address() const = 0;
 };

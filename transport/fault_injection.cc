@@ -114,6 +114,10 @@ class FaultConnection : public Connection, public std::enable_shared_from_this<F
     }
   }
 
+  absl::StatusOr<Buffer> allocate(std::size_t size) override { return inner()->allocate(size); }
+  std::size_t queued_bytes() override { return inner()->queued_bytes(); }
+  uint64_t bytes_arrived() const override { return inner()->bytes_arrived(); }
+
   std::string peer_address() const override { return inner()->peer_address(); }
 
   void receive(const std::shared_ptr<ConnectionListener>& listener, Message message) {
@@ -241,6 +245,8 @@ class FaultTransport : public Transport {
     connection->set_inner(*std::move(inner));
     return std::shared_ptr<Connection>(std::move(connection));
   }
+
+  bool may_reach(const std::string& address) const override { return inner_->may_reach(address); }
 
   void shutdown() override {
     inner_->shutdown();

@@ -13,6 +13,7 @@
 #include "base/mutex.h"
 #include "base/random_id.h"
 #include "transport/loop_thread.h"
+#include "transport/refused.h"
 
 namespace gradwire::transport {
 namespace {
@@ -224,8 +225,8 @@ class LoopbackTransport : public Transport {
       if (context->address == address && !context->shut_down) on_accept = context->on_accept;
     }
     if (on_accept == nullptr) {
-      connection->fail_to_open(listener, absl::UnavailableError(absl::StrCat("cannot connect to ", address,
-                                                                             ": nobody listens there")));
+      connection->fail_to_open(
+          listener, refused_error(absl::StrCat("cannot connect to ", address, ": nobody listens there")));
       return;
     }
     auto accepted = std::make_shared<LoopbackConnection>(context, address);

@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "transport/refused.h"
 #include "transport/shm/shm_connection.h"
 
 namespace gradwire::transport {
@@ -55,8 +56,10 @@ void ShmConnection::try_connect_in_loop() {
           next, [self = shared_from_this()] { self->try_connect_in_loop(); });
       return;
     }
-    const char* const cause = errno == EAGAIN ? "no answer in time" : std::strerror(errno);
-    finish_in_loop(absl::UnavailableError(absl::StrCat("cannot connect to ", peer_address_, ": ", cause)));
+    const int error = errno;
+    const char* const cause = error == EAGAIN ? "no answer in time" : std::strerror(error);
+    const std::string text = absl::StrCat("cannot connect to ", peer_address_, ": ", cause);
+    finish_in_loop(error == ECONNREFUSED ? refused_error(text) : absl::UnavailableError(text));
     return;
   }
   socket_->open(std::move(socket));

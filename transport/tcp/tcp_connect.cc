@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
+#include "transport/refused.h"
 #include "transport/tcp/tcp_connection.h"
 
 namespace gradwire::transport {
@@ -66,8 +67,9 @@ void TcpConnection::try_next_candidate_in_loop() {
   absl::Time now = Clock::system().now();
   if (next_candidate_ == candidates_.size() || now >= connect_deadline_) {
     if (last_connect_error_.empty()) last_connect_error_ = "no answer in time";
-    finish_in_loop(
-        absl::UnavailableError(absl::StrCat("cannot connect to ", peer_address_, ": ", last_connect_error_)));
+    const std::string text = absl::StrCat("cannot connect to ", peer_address_, ": ", last_connect_error_);
+    finish_in_loop(refusals_ > 0 && refusals_ == candidates_.size() ? refused_error(text)
+                                                                    : absl::UnavailableError(text));
     return;
   }
   // The candidates that are left share the time that is left.
@@ -80,7 +82,9 @@ void TcpConnection::try_next_candidate_in_loop() {
     return;
   }
   if (::connect(socket_.get(), address.get(), address.length) != 0 && errno != EINPROGRESS) {
-    candidate_failed_in_loop(std::strerror(errno));
+    const int error = errno;
+    if (error == ECONNREFUSED) ++refusals_;
+    candidate_failed_in_loop(std::strerror(error));
     return;
   }
   absl::StatusOr<uint64_t> id = context_->loop->add_in_loop(socket_.get(), shared_from_this());
@@ -99,6 +103,7 @@ void TcpConnection::finish_candidate_in_loop() {
   if (::getsockopt(socket_.get(), SOL_SOCKET, SO_ERROR, &error, &length) != 0) error = errno;
   if (error == 0 && connected_to_itself(socket_.get())) error = ECONNREFUSED;
   if (error != 0) {
+    if (error == ECONNREFUSED) ++refusals_;
     candidate_failed_in_loop(std::strerror(error));
     return;
   }

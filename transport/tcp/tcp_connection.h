@@ -46,6 +46,7 @@ class TcpConnection : public Connection,
   // Warm memory; it is sent from there as any other.
   absl::StatusOr<Buffer> allocate(std::size_t size) override { return context_->pool->allocate(size); }
   std::size_t queued_bytes() override;
+  uint64_t bytes_arrived() const override { return bytes_arrived_.load(std::memory_order_relaxed); }
   std::string peer_address() const override { return peer_address_; }
 
   // Makes the preface the first that is sent; for the end that connects.
@@ -171,7 +172,10 @@ class TcpConnection : public Connection,
   bool accepted_ = false;
   bool lingering_ = false;
   std::vector<SocketAddress> candidates_;
+  std::atomic<uint64_t> bytes_arrived_{0};
   std::size_t next_candidate_ = 0;
+  // Candidates whose host said that nobody listens.
+  std::size_t refusals_ = 0;
   absl::Time connect_deadline_;
   uint64_t candidate_timer_ = 0;
   uint64_t close_timer_ = 0;

@@ -72,6 +72,7 @@ bool TcpConnection::read_once_in_loop(bool until_end) {
     return false;
   }
   const auto bytes = static_cast<std::size_t>(result);
+  bytes_arrived_.fetch_add(bytes, std::memory_order_relaxed);
   const std::size_t in_places = std::min(bytes, room);
   if (!discard && !accept_bytes_in_loop(in_places, scratch.first(bytes - in_places))) return false;
   // Less than was asked for: the socket is empty, and epoll will tell of more.

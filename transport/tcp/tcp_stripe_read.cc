@@ -94,6 +94,7 @@ void TcpConnection::read_stripe_in_loop(Stripe& stripe) {
     }
     ++share_reads_;
     auto bytes = static_cast<std::size_t>(result);
+    bytes_arrived_.fetch_add(bytes, std::memory_order_relaxed);
     while (bytes > 0) {
       Stripe::Place& place = stripe.due.front();
       const std::size_t step = std::min(bytes, place.size);
