@@ -1,0 +1,130 @@
+#include "rpc/membership/failure_detector.h"
+
+#include <algorithm>
+
+#include "gtest/gtest.h"
+
+namespace gradwire::rpc {
+namespace {
+
+using Actions = FailureDetector::Actions;
+using State = FailureDetector::State;
+
+constexpr uint64_t kPeer = 7;
+const HeartbeatOptions kOptions;  // 1 s, 3 s, 20 s.
+
+class FailureDetectorTest : public testing::Test {
+ protected:
+  // Ticks as production does, until so much time has gone by.
+  Actions run(absl::Duration duration, bool peer_speaks) {
+    Actions all;
+    const absl::Time until = now_ + duration;
+    while (detector_.next() <= until) {
+      now_ = std::max(now_, detector_.next());
+      if (peer_speaks) detector_.heard(kPeer, now_, all);
+      detector_.tick(now_, all);
+    }
+    now_ = until;
+    return all;
+  }
+  void connect() {
+    Actions actions;
+    detector_.connected(kPeer, now_, actions);
+    EXPECT_EQ(detector_.state(kPeer), State::kAlive);
+  }
+
+  absl::Time now_ = absl::UnixEpoch();
+  FailureDetector detector_{kOptions};
+};
+
+TEST_F(FailureDetectorTest, UnwatchedNeedsNoClock) {
+  EXPECT_EQ(detector_.next(), absl::InfiniteFuture());
+  EXPECT_EQ(detector_.state(kPeer), State::kUnwatched);
+  connect();
+  detector_.remove(kPeer);
+  EXPECT_EQ(detector_.next(), absl::InfiniteFuture());
+}
+
+TEST_F(FailureDetectorTest, WhoSpeaksStaysAliveAndIsSpokenTo) {
+  connect();
+  const Actions actions = run(absl::Seconds(30), true);
+  EXPECT_EQ(actions.heartbeat.size(), 30u);
+  EXPECT_TRUE(actions.changes.empty());
+  EXPECT_TRUE(actions.accuse.empty());
+}
+
+TEST_F(FailureDetectorTest, SilentOneIsSuspectAndThenAccused) {
+  connect();
+  Actions actions = run(absl::Seconds(4), false);
+  ASSERT_EQ(actions.changes.size(), 1u);
+  EXPECT_EQ(actions.changes[0].state, State::kSuspect);
+  EXPECT_EQ(actions.changes[0].why, FailureDetector::Why::kSilent);
+  EXPECT_TRUE(actions.accuse.empty());
+  actions = run(absl::Seconds(17), false);
+  EXPECT_FALSE(actions.accuse.empty());
+  // The group decides; until then it may still be heard from.
+  EXPECT_EQ(detector_.state(kPeer), State::kSuspect);
+  detector_.heard(kPeer, now_, actions);
+  EXPECT_EQ(detector_.state(kPeer), State::kAlive);
+}
+
+TEST_F(FailureDetectorTest, BrokenConnectionIsProbedAtOnce) {
+  connect();
+  Actions actions;
+  detector_.disconnected(kPeer, now_, actions);
+  EXPECT_EQ(detector_.state(kPeer), State::kSuspect);
+  EXPECT_EQ(actions.probe, std::vector<uint64_t>{kPeer});
+  detector_.connected(kPeer, now_, actions);
+  EXPECT_EQ(detector_.state(kPeer), State::kAlive);
+}
+
+TEST_F(FailureDetectorTest, RefusedTwiceIsDeadForGood) {
+  connect();
+  Actions actions;
+  detector_.disconnected(kPeer, now_, actions);
+  detector_.refused(kPeer, now_, actions);
+  EXPECT_EQ(detector_.state(kPeer), State::kSuspect);
+  EXPECT_LE(detector_.next(), now_ + absl::Milliseconds(10));
+  const Actions again = run(absl::Milliseconds(10), false);
+  EXPECT_EQ(again.probe, std::vector<uint64_t>{kPeer});
+  detector_.refused(kPeer, now_, actions);
+  EXPECT_EQ(detector_.state(kPeer), State::kDead);
+  detector_.connected(kPeer, now_, actions);
+  detector_.heard(kPeer, now_, actions);
+  EXPECT_EQ(detector_.state(kPeer), State::kDead);
+}
+
+TEST_F(FailureDetectorTest, UnreachableIsNoEvidence) {
+  connect();
+  Actions actions;
+  detector_.disconnected(kPeer, now_, actions);
+  for (int i = 0; i < 5; ++i) {
+    detector_.refused(kPeer, now_, actions);
+    detector_.unreachable(kPeer, now_, actions);
+  }
+  EXPECT_EQ(detector_.state(kPeer), State::kSuspect);
+  EXPECT_FALSE(run(absl::Seconds(1), false).probe.empty());
+}
+
+TEST_F(FailureDetectorTest, RefusalWhileConnectedIsOfAnotherAddress) {
+  connect();
+  Actions actions;
+  detector_.refused(kPeer, now_, actions);
+  detector_.refused(kPeer, now_, actions);
+  EXPECT_EQ(detector_.state(kPeer), State::kAlive);
+}
+
+TEST_F(FailureDetectorTest, OwnPauseIsNobodysSilence) {
+  connect();
+  (void)run(absl::Seconds(2), true);
+  now_ += absl::Seconds(100);
+  Actions actions;
+  detector_.tick(now_, actions);
+  EXPECT_TRUE(actions.accuse.empty());
+  EXPECT_TRUE(actions.changes.empty());
+  // But what comes after counts.
+  EXPECT_FALSE(run(absl::Seconds(21), false).accuse.empty());
+}
+
+}  // namespace
+}  // namespace gradwire::rpc

@@ -1,0 +1,91 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
+#include "proto/membership.pb.h"
+#include "rpc/membership/roster.h"
+#include "store/store.h"
+
+namespace gradwire::rpc {
+
+// A group's log in the store (proto/membership.proto), and how far this process has read it. Each call may wait for the
+// store. Not thread-safe.
+class GroupLog {
+ public:
+  explicit GroupLog(std::shared_ptr<store::Store> store) : store_(std::move(store)) {}
+
+  // What a line said and did. `record`: of the worker that joined, with its id.
+  struct Event {
+    Roster::Change change;
+    proto::WorkerRecord record;
+    // kDied: who declared it dead, and why.
+    std::string by;
+    std::string reason;
+  };
+
+  // Waits for the next line and applies it. DeadlineExceeded when there is none in time; Unavailable when the store is
+  // gone; InvalidArgument for a line that no worker wrote.
+  absl::StatusOr<Event> read(absl::Duration timeout);
+
+  // Makes `line` the next one, reading those that others wrote first: calls `before` for each of them, and again ahead of
+  // each attempt, until it returns false (then nothing is appended) or the line is in the log; then that event is
+  // returned too.
+  template <class OnEvent, class Want>
+  absl::Status append(const proto::LogLine& line, absl::Duration timeout, OnEvent on_event, Want want);
+
+  // After the last member has left: the log ends, and the lines of the one before it go.
+  absl::Status close(absl::Duration timeout);
+
+  const Roster& roster() const { return roster_; }
+  store::Store& store() { return *store_; }
+
+ private:
+  std::string key(uint64_t position) const;
+  absl::StatusOr<uint64_t> current_generation(absl::Duration timeout);
+  // Begins with the log in use, unless that has been done.
+  absl::Status open(absl::Duration timeout);
+  absl::StatusOr<Event> apply(const std::string& serialized);
+  // Tries once. What stands at the next position then, with whether it is `serialized` itself.
+  struct Attempt {
+    bool appended = false;
+    std::string present;
+  };
+  absl::StatusOr<Attempt> try_append(const std::string& serialized, absl::Duration timeout);
+  void restart(uint64_t generation);
+  absl::Status advance(absl::Duration timeout);
+
+  const std::shared_ptr<store::Store> store_;
+  bool opened_ = false;
+  uint64_t generation_ = 0;
+  Roster roster_;
+};
+
+template <class OnEvent, class Want>
+absl::Status GroupLog::append(const proto::LogLine& line, absl::Duration timeout, OnEvent on_event,
+                              Want want) {
+  const std::string serialized = line.SerializeAsString();
+  const absl::Time deadline = Clock::system().now() + timeout;
+  while (want()) {
+    if (Clock::system().now() > deadline) {
+      return absl::UnavailableError(
+          absl::StrCat("the group's log grows faster than it is read (", store_->description(), ")"));
+    }
+    absl::StatusOr<Attempt> attempt = try_append(serialized, timeout);
+    if (!attempt.ok()) return attempt.status();
+    if (attempt->present.empty()) continue;  // The log was closed meanwhile.
+    absl::StatusOr<Event> event = apply(attempt->present);
+    if (!event.ok()) return event.status();
+    on_event(*event);
+    if (attempt->appended) break;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace gradwire::rpc
