@@ -85,9 +85,27 @@ WorkerInfo Agent::get_worker_info(const std::string& name) const {
 
 std::vector<WorkerInfo> Agent::get_worker_infos() const {
   std::vector<WorkerInfo> infos;
-  for (const Worker& worker : impl_->peers->workers()) infos.push_back(worker.info());
+  // An open group has no places that stay behind.
+  const std::vector<Worker> workers =
+      impl_->world_size == 0 ? impl_->peers->live_workers() : impl_->peers->workers();
+  for (const Worker& worker : workers) infos.push_back(worker.info());
   return infos;
 }
+
+WorkerState Agent::worker_state(const std::string& name) const {
+  return impl_->peers->state(*value_or_throw(impl_->peers->find(name, -1)));
+}
+
+std::shared_ptr<void> Agent::on_worker_change(
+    std::function<void(const WorkerInfo& worker, WorkerState state)> callback) {
+  return impl_->changes->subscribe(std::move(callback));
+}
+
+WorkerInfo Agent::wait_for_worker(const std::string& name, absl::Duration timeout) {
+  return value_or_throw(impl_->wait_for_worker(name, timeout));
+}
+
+void Agent::on_accused(uint64_t incarnation) { impl_->on_accused(incarnation); }
 
 void Agent::shutdown(bool graceful, absl::Duration timeout) {
   throw_if_error(impl_->shut_down(graceful, timeout));
@@ -97,6 +115,7 @@ AgentStatistics Agent::statistics() const {
   AgentStatistics statistics;
   statistics.calls_made = impl_->calls_made.load();
   statistics.calls_failed = impl_->calls_failed.load();
+  statistics.calls_repeated = impl_->calls_repeated.load();
   statistics.calls_served = impl_->server->served();
   statistics.bytes_sent = impl_->peers->bytes_sent();
   statistics.bytes_received = impl_->peers->bytes_received();
@@ -110,17 +129,18 @@ AgentTables Agent::tables() const {
   AgentTables tables;
   tables.pending_calls = impl_->pending.size();
   tables.served_calls = impl_->server->under_way();
+  tables.kept_answers = impl_->server->kept_answers();
   tables.owned_rrefs = impl_->rrefs->owned();
   tables.held_forks = impl_->rrefs->forks();
   tables.unconfirmed_children = impl_->rrefs->children();
+  tables.remembered_deletes = impl_->rrefs->remembered_deletes();
   return tables;
 }
 
 const Worker& Agent::self() const { return impl_->self; }
 
 absl::StatusOr<Worker> Agent::find_worker(const Destination& destination) const {
-  GRADWIRE_ASSIGN_OR_RETURN(std::shared_ptr<Peer> peer,
-                            impl_->peers->find(destination.name(), destination.id()));
+  GRADWIRE_ASSIGN_OR_RETURN(std::shared_ptr<Peer> peer, impl_->find(destination));
   return peer->worker;
 }
 
@@ -141,10 +161,6 @@ GraphHook* Agent::graph_hook() const { return impl_->graph_hook; }
 void Agent::serve_service(ServiceCall call) {
   if (call.service == kPing) {
     call.reply(ServiceReply());
-    return;
-  }
-  if (call.service >= kForkAdd && call.service <= kForkDelete) {
-    impl_->rrefs->serve(std::move(call));
     return;
   }
   for (const auto& extension : impl_->extensions) {

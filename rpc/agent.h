@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -20,6 +21,7 @@
 #include "rpc/options.h"
 #include "rpc/outgoing_call.h"
 #include "rpc/worker.h"
+#include "rpc/worker_state.h"
 
 namespace gradwire::rpc {
 
@@ -34,6 +36,8 @@ struct Script;
 struct AgentStatistics {
   uint64_t calls_made = 0;
   uint64_t calls_failed = 0;
+  // Attempts beyond the first, of calls of idempotent functions.
+  uint64_t calls_repeated = 0;
   uint64_t calls_served = 0;
   uint64_t bytes_sent = 0;
   uint64_t bytes_received = 0;
@@ -44,13 +48,18 @@ struct AgentStatistics {
   uint64_t late_answers = 0;
 };
 
-// What an agent still holds; all zero but `workers` when nothing is under way and no RRef is left.
+// What an agent still holds; all zero when nothing is under way and no RRef is left, but
+// for kept_answers, which go with time.
 struct AgentTables {
   std::size_t pending_calls = 0;
   std::size_t served_calls = 0;
+  // Answers that were given, and that wait for repetitions of their requests (rpc/retry_options.h).
+  std::size_t kept_answers = 0;
   std::size_t owned_rrefs = 0;
   std::size_t held_forks = 0;
   std::size_t unconfirmed_children = 0;
+  // Deletes of references that are remembered, since something sent before them may still come.
+  std::size_t remembered_deletes = 0;
 };
 
 // A worker: calls others, serves their calls, owns objects. Several live in one process. Thread-safe. Owned
@@ -58,7 +67,9 @@ struct AgentTables {
 class Agent : public std::enable_shared_from_this<Agent> {
  public:
   // Joins the group and returns when all `world_size` workers have. `rank` becomes the id; -1 and -1: from
-  // the environment or assigned, as the init method does. Throws Error: InvalidArgument (name or rank taken,
+  // the environment or assigned, as the init method does. `world_size` 0: an open group, which workers join and leave as
+  // they come; it returns at once, and a rank of -1 gets the next id. The name or id of a worker that died may be taken:
+  // a new worker, which references to the old one do not reach. Throws Error: InvalidArgument (name or rank taken,
   // another world size elsewhere), DeadlineExceeded (names who did not join), Unavailable (the store cannot
   // be reached).
   static std::shared_ptr<Agent> start(const std::string& name, int rank = -1, int world_size = -1,
@@ -75,6 +86,17 @@ class Agent : public std::enable_shared_from_this<Agent> {
   // NotFound lists the names there are.
   WorkerInfo get_worker_info(const std::string& name) const;
   std::vector<WorkerInfo> get_worker_infos() const;
+
+  // What this worker knows of another. NotFound as above.
+  WorkerState worker_state(const std::string& name) const;
+  // Calls back, on the executor, one call at a time and in order, when a worker joins (kAlive) and whenever its state
+  // changes, until what is returned goes (a call under way then still ends). Workers whom this one has no connection with
+  // are not suspected; that they died or left the group's log tells.
+  [[nodiscard]] std::shared_ptr<void> on_worker_change(
+      std::function<void(const WorkerInfo& worker, WorkerState state)> callback);
+  // Returns when a worker of that name is in the group. Throws Error: DeadlineExceeded; Unavailable when nobody can join
+  // since the store is gone; FailedPrecondition when the agent shuts down.
+  WorkerInfo wait_for_worker(const std::string& name, absl::Duration timeout = absl::InfiniteDuration());
 
   // As rpc::shutdown (rpc/rpc.h). Idempotent.
   void shutdown(bool graceful = true, absl::Duration timeout = absl::InfiniteDuration());
@@ -152,6 +174,7 @@ class Agent : public std::enable_shared_from_this<Agent> {
  private:
   friend class AgentImpl;
   friend class OutgoingCall;
+  friend class RRefService;
   friend class Server;
   friend class ServedCall;
   Agent();
@@ -159,6 +182,8 @@ class Agent : public std::enable_shared_from_this<Agent> {
   const std::vector<std::unique_ptr<AgentExtension>>& extensions() const;
   // nullptr when no extension has one.
   GraphHook* graph_hook() const;
+  // Somebody says that this worker, an incarnation, is dead.
+  void on_accused(uint64_t incarnation);
   // Hands a service call to the layer it belongs to.
   void serve_service(ServiceCall call);
 

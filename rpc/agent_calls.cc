@@ -3,6 +3,7 @@
 #include "rpc/agent.h"
 #include "rpc/agent_impl.h"
 #include "rpc/call_context.h"
+#include "rpc/flow_wait.h"
 #include "rpc/link.h"
 #include "rpc/outgoing_call.h"
 
@@ -25,7 +26,7 @@ OutgoingCall::OutgoingCall(Agent& agent, const Destination& destination, std::st
       references_(agent.rrefs(), /*is_answer=*/false),
       encoder_(*request_.mutable_arguments(), &references_),
       callee_(std::move(callee)) {
-  absl::StatusOr<std::shared_ptr<Peer>> peer = agent.impl_->peers->find(destination.name(), destination.id());
+  absl::StatusOr<std::shared_ptr<Peer>> peer = agent.impl_->find(destination);
   if (peer.ok()) {
     peer_ = *std::move(peer);
     to_ = &peer_->worker;
@@ -66,10 +67,31 @@ uint64_t Agent::send_call(OutgoingCall& call, Completion done) {
   if (call.status_.ok() && impl_->graph_hook != nullptr) {
     call.set_status(impl_->graph_hook->outgoing(*call.to_, tensors.get(), payload));
   }
+  const bool repeatable = call.status_.ok() && call.idempotent_ && impl_->options.retry.max_attempts > 1 &&
+                          !call.request_.has_result_rref() && call.request_.order_key() == 0 &&
+                          payload.references_size() == 0 && !payload.has_graph() && *call.to_ != self();
   if (call.status_.ok() && tensors != nullptr) {
-    call.set_status(tensor_backend()->encode(*tensors, TensorSharing::kBorrow, payload, buffers));
+    // The caller may change his tensors before a repetition leaves.
+    const TensorSharing sharing = repeatable ? TensorSharing::kCapture : TensorSharing::kBorrow;
+    call.set_status(tensor_backend()->encode(*tensors, sharing, payload, buffers));
     // What was given away belongs to the buffers alone now.
     tensors = nullptr;
+  }
+  FlowCredit credit;
+  absl::Time leaves = call.started_;
+  if (call.status_.ok()) {
+    uint64_t bytes = payload.ByteSizeLong();
+    for (const transport::Buffer& buffer : buffers) bytes += buffer.size();
+    credit = call.peer_->flow.try_enter(bytes, impl_->flow_bounds);
+    if (!credit) {
+      absl::StatusOr<FlowCredit> waited =
+          enter_full_window(call.peer_->flow, impl_->options.flow,
+                            {call.callee_, call.to_->name, bytes, call.deadline_, call.timeout_},
+                            impl_->executor, *impl_->timers);
+      call.set_status(waited.status());
+      if (waited.ok()) credit = *std::move(waited);
+      leaves = Clock::system().now();
+    }
   }
   if (!call.status_.ok()) {
     impl_->rrefs->undo(payload, *call.to_);
@@ -81,19 +103,31 @@ uint64_t Agent::send_call(OutgoingCall& call, Completion done) {
   pending->peer = std::move(call.peer_);
   pending->incarnation = call.to_->incarnation;
   pending->callee = std::move(call.callee_);
+  pending->credit = std::move(credit);
   pending->started = call.started_;
+  pending->leaves = leaves;
   pending->deadline = call.deadline_;
   pending->timeout = call.timeout_;
   pending->references = call.references_.take();
   pending->done = std::move(done);
   const uint64_t id = impl_->pending.next_id();
-  impl_->send(id, *call.envelope_, std::move(buffers), call.borrow_, std::move(pending));
+  if (repeatable) {
+    auto request = std::make_shared<RepeatableRequest>();
+    request->id = impl_->request_ids.begin(pending->incarnation);
+    call.request_.set_request_id(request->id);
+    request->envelope = *call.envelope_;
+    request->buffers = std::move(buffers);
+    pending->repeatable = std::move(request);
+    impl_->send_repeatable(id, std::move(pending));
+  } else {
+    impl_->send(id, *call.envelope_, std::move(buffers), call.borrow_, std::move(pending));
+  }
   return id;
 }
 
 absl::StatusOr<transport::Buffer> Agent::allocate_for(const Destination& to, std::size_t size) {
   GRADWIRE_RETURN_IF_ERROR(impl_->accepts_calls());
-  GRADWIRE_ASSIGN_OR_RETURN(std::shared_ptr<Peer> peer, impl_->peers->find(to.name(), to.id()));
+  GRADWIRE_ASSIGN_OR_RETURN(std::shared_ptr<Peer> peer, impl_->find(to));
   GRADWIRE_ASSIGN_OR_RETURN(std::shared_ptr<Link> link, impl_->peers->link_to(peer));
   return link->allocate(size);
 }
@@ -140,6 +174,7 @@ struct ServiceAttempt : std::enable_shared_from_this<ServiceAttempt> {
     call->incarnation = to.incarnation;
     call->callee = callee;
     call->started = Clock::system().now();
+    call->leaves = call->started;
     call->deadline = options.deadline;
     call->timeout = options.deadline - call->started;
     call->answered = [self = shared_from_this()](absl::StatusOr<Answer> answer) {
@@ -154,10 +189,16 @@ struct ServiceAttempt : std::enable_shared_from_this<ServiceAttempt> {
 
   void answered(absl::StatusOr<Answer> answer) {
     std::shared_ptr<Agent> alive = agent.lock();
+    const absl::Time next = Clock::system().now() + kRepeatAfter;
+    // A worker that cannot be connected to answers at once, but the time is bounded all the same.
     if (alive != nullptr && options.repeat && absl::IsUnavailable(answer.status()) &&
-        !promise.future().done() && alive->worker_status(to).ok() && impl->accepts_calls().ok()) {
-      impl->timers->schedule(Clock::system().now() + kRepeatAfter,
-                             [self = shared_from_this()] { self->send(); });
+        !promise.future().done() && next < options.deadline && alive->worker_status(to).ok() &&
+        impl->accepts_calls().ok()) {
+      // Connecting may take its time, and others need the timers' thread.
+      impl->timers->schedule(next, [self = shared_from_this(), executor = impl->executor] {
+        Executor::Task task = [self] { self->send(); };
+        if (!executor->post_clean(task)) task();
+      });
       return;
     }
     if (!answer.ok()) {

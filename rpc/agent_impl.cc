@@ -17,7 +17,7 @@
 namespace gradwire::rpc {
 
 AgentImpl::AgentImpl(Agent& agent_in, RpcBackendOptions options_in)
-    : agent(agent_in), options(std::move(options_in)) {}
+    : agent(agent_in), options(std::move(options_in)), flow_bounds(options.flow) {}
 
 AgentImpl::~AgentImpl() = default;
 
@@ -38,9 +38,18 @@ absl::Status AgentImpl::start(const std::string& name, int rank, int size) {
   timers = std::make_unique<TimerQueue>();
   GRADWIRE_ASSIGN_OR_RETURN(std::vector<std::unique_ptr<transport::Transport>> transports,
                             make_transports(options, loop));
-  peers = std::make_unique<Peers>(std::move(transports), *this, *timers, options.connect_timeout);
+  const HeartbeatOptions& heartbeat = options.heartbeat;
+  if (heartbeat.interval <= absl::ZeroDuration() || heartbeat.suspect_after < 3 * heartbeat.interval ||
+      heartbeat.dead_after < heartbeat.suspect_after) {
+    return absl::InvalidArgumentError(
+        "heartbeat: suspect_after must be at least three times the interval, and dead_after no less than "
+        "that");
+  }
+  changes = std::make_unique<WorkerChanges>(executor);
+  peers = std::make_unique<Peers>(std::move(transports), *this, *timers,
+                                  Peers::Options{executor, options.connect_timeout, heartbeat});
   rrefs = std::make_shared<RRefService>(agent);
-  server = std::make_unique<Server>(agent, *rrefs, executor);
+  server = std::make_unique<Server>(agent, *rrefs, executor, options.retry);
 
   absl::Status joined = [&]() -> absl::Status {
     std::shared_ptr<store::Store> store = options.store;
@@ -52,19 +61,13 @@ absl::Status AgentImpl::start(const std::string& name, int rank, int size) {
       rank = found.rank;
       size = found.world_size;
     }
-    if (size < 1)
-      return absl::InvalidArgumentError(absl::StrCat("the world size must be at least 1, got ", size));
-    if (rank < 0 || rank >= size) {
+    if (size < 0)
+      return absl::InvalidArgumentError(absl::StrCat("the world size must not be negative, got ", size));
+    if (size > 0 && (rank < 0 || rank >= size)) {
       return absl::InvalidArgumentError(
           absl::StrCat("rank ", rank, " of \"", name, "\" is not in [0, ", size, ")"));
     }
-    self.id = rank;
-    world_size = size;
-    directory = std::make_unique<Directory>(std::make_shared<store::PrefixStore>("rpc", store));
-    GRADWIRE_ASSIGN_OR_RETURN(proto::WorkerRecord record, peers->listen(self));
-    GRADWIRE_ASSIGN_OR_RETURN(std::vector<WorkerAddress> members,
-                              directory->join(self, world_size, record, options.join_timeout));
-    peers->set_workers(members);
+    GRADWIRE_RETURN_IF_ERROR(join(std::make_shared<store::PrefixStore>("rpc", store), rank, size));
     if (options.connect_at_init) GRADWIRE_RETURN_IF_ERROR(connect_to_all());
     return absl::OkStatus();
   }();
@@ -97,7 +100,7 @@ void AgentImpl::send(uint64_t id, proto::Envelope& envelope, std::vector<transpo
   request.set_call_id(id);
   if (call->deadline != absl::InfiniteFuture()) {
     // Never 0, which would mean no deadline.
-    request.set_timeout_us(std::max<int64_t>(1, absl::ToInt64Microseconds(call->deadline - call->started)));
+    request.set_timeout_us(std::max<int64_t>(1, absl::ToInt64Microseconds(call->deadline - call->leaves)));
   }
   calls_made.fetch_add(1, std::memory_order_relaxed);
   const bool borrows = any_borrowed(buffers);
@@ -108,6 +111,7 @@ void AgentImpl::send(uint64_t id, proto::Envelope& envelope, std::vector<transpo
       open.ok() ? peers->link_to(peer) : absl::StatusOr<std::shared_ptr<Link>>(open);
   if (!link.ok()) {
     pending.refused();
+    rrefs->undo(request.arguments(), peer->worker);
     complete(std::move(call), with_worker(link.status(), peer->worker.name));
     return;
   }
@@ -116,8 +120,10 @@ void AgentImpl::send(uint64_t id, proto::Envelope& envelope, std::vector<transpo
     timers->schedule(alarm, [this, alarm] { expire(alarm); });
   }
   absl::StatusOr<uint64_t> ticket = (*link)->send(envelope, std::move(buffers));
+  if (ticket.ok()) rrefs->sent(request.arguments(), peer->worker, (*link)->closed());
   if (ticket.ok() && borrows && !borrow) (*link)->capture(*ticket);
   if (!ticket.ok()) {
+    rrefs->undo(request.arguments(), peer->worker);
     if (PendingCalls::Taken taken = pending.take(id)) {
       const std::string text =
           absl::StrCat("sending to worker \"", peer->worker.name, "\": ", ticket.status().message());
@@ -137,6 +143,9 @@ void AgentImpl::send(uint64_t id, proto::Envelope& envelope, std::vector<transpo
 void AgentImpl::complete(PendingCalls::Taken call, absl::StatusOr<Answer> answer) {
   // The caller's tensors are his own again when he hears of the end, however it came about.
   if (call->borrows && call->link != nullptr) call->link->capture(call->ticket);
+  // Before he hears of it, so that his next call finds the place free.
+  call->credit.give_back();
+  if (call->repeatable != nullptr) request_ids.end(call->incarnation, call->repeatable->id);
   if (answer.ok()) {
     latencies.record(Clock::system().now() - call->started);
   } else {
@@ -176,9 +185,13 @@ absl::StatusOr<IncomingPayload> AgentImpl::unpack(PendingCall& call, Answer answ
 }
 
 void AgentImpl::retract(uint64_t id, PendingCalls::Taken call, absl::Status reason) {
-  EnvelopeBox envelope;
-  envelope->mutable_cancel()->set_call_id(id);
-  (void)call->link->send(*envelope, {});
+  if (call->link != nullptr) {
+    EnvelopeBox envelope;
+    envelope->mutable_cancel()->set_call_id(id);
+    (void)call->link->send(*envelope, {});
+  } else {
+    cancel_later(*call, id);
+  }
   complete(std::move(call), std::move(reason));
 }
 
@@ -227,24 +240,22 @@ void AgentImpl::on_response(const Worker& from, EnvelopePtr envelope,
 }
 
 void AgentImpl::on_cancel(const Worker& from, uint64_t link, uint64_t call_id) {
-  server->cancel(link, call_id, absl::CancelledError(absl::StrCat("worker \"", from.name, "\" gave up")));
+  server->cancel(from, link, call_id,
+                 absl::CancelledError(absl::StrCat("worker \"", from.name, "\" gave up")));
 }
 
 void AgentImpl::on_link_closed(const Worker& peer, const Link& link, const absl::Status& reason) {
-  server->cancel_link(link.number(), absl::CancelledError(absl::StrCat("worker \"", peer.name,
-                                                                       "\" is gone: ", reason.message())));
-  for (PendingCalls::Taken& call : pending.take_link(link)) {
+  const absl::Status gone =
+      absl::CancelledError(absl::StrCat("worker \"", peer.name, "\" is gone: ", reason.message()));
+  server->cancel_link(link.number(), gone, /*caller_is_lost=*/!peers->status(peer).ok());
+  PendingCalls::Broken broken = pending.take_link(link);
+  for (PendingCalls::Taken& call : broken.calls) {
     const std::string text =
         absl::StrCat("worker \"", peer.name, "\" could not be reached, or went away, while \"", call->callee,
                      "\" was under way: ", reason.message());
     complete(std::move(call), with_worker(absl::UnavailableError(text), peer.name));
   }
-}
-
-void AgentImpl::on_worker_lost(const Worker& peer, const absl::Status& reason) {
-  log(LogLevel::kInfo, "worker \"", self.name, "\" lost worker \"", peer.name, "\": ", reason.message());
-  rrefs->worker_lost(peer, reason);
-  for (const auto& extension : extensions) extension->worker_lost(peer, reason);
+  for (const uint64_t id : broken.repeatable) interrupted(id, absl::UnavailableError(reason.message()));
 }
 
 bool AgentImpl::idle() const {

@@ -12,14 +12,16 @@
 #include "rpc/directory.h"
 #include "rpc/peers.h"
 #include "rpc/pending_calls.h"
+#include "rpc/request_ids.h"
 #include "rpc/rref/service.h"
 #include "rpc/server.h"
+#include "rpc/worker_changes.h"
 #include "transport/event_loop.h"
 
 namespace gradwire::rpc {
 
 // The parts of an agent and how they hear of one another.
-class AgentImpl : public Peers::Sink {
+class AgentImpl : public Peers::Sink, public Directory::Listener {
  public:
   AgentImpl(Agent& agent, RpcBackendOptions options);
   ~AgentImpl() override;
@@ -31,6 +33,8 @@ class AgentImpl : public Peers::Sink {
   // the caller leaves his tensors alone until then; else what has not left is copied here. `id`: from `pending`.
   void send(uint64_t id, proto::Envelope& envelope, std::vector<transport::Buffer> buffers, bool borrow,
             PendingCalls::Taken call);
+  // The same for a call that has a repeatable request (agent_retries.cc).
+  void send_repeatable(uint64_t id, PendingCalls::Taken call);
   void cancel(uint64_t id, absl::Status reason);
 
   absl::Status shut_down(bool graceful, absl::Duration timeout);
@@ -41,7 +45,23 @@ class AgentImpl : public Peers::Sink {
   void on_response(const Worker& from, EnvelopePtr envelope, std::vector<transport::Buffer> buffers) override;
   void on_cancel(const Worker& from, uint64_t link, uint64_t call_id) override;
   void on_link_closed(const Worker& peer, const Link& link, const absl::Status& reason) override;
-  void on_worker_lost(const Worker& peer, const absl::Status& reason) override;
+  void on_link_restored(const Worker& peer) override;
+  void on_settled(const Worker& peer) override;
+  void on_worker_state(const Worker& peer, WorkerState state) override;
+  void on_unresponsive(const Worker& peer, const absl::Status& reason) override;
+  void on_worker_lost(const Worker& peer, WorkerState state, const absl::Status& reason) override;
+
+  // Directory::Listener
+  void on_joined(const WorkerAddress& worker) override;
+  void on_left(const Worker& worker) override;
+  void on_died(const Worker& worker, const std::string& by, const std::string& reason) override;
+  void on_store_lost(const absl::Status& reason) override;
+  void on_store_back() override;
+
+  // Another worker says that this one is dead.
+  void on_accused(uint64_t incarnation);
+  absl::StatusOr<std::shared_ptr<Peer>> find(const Destination& destination) const;
+  absl::StatusOr<WorkerInfo> wait_for_worker(const std::string& name, absl::Duration timeout);
 
   // Nothing under way that a graceful shutdown would wait for.
   bool idle() const;
@@ -50,6 +70,7 @@ class AgentImpl : public Peers::Sink {
 
   Agent& agent;
   const RpcBackendOptions options;
+  const FlowWindow::Bounds flow_bounds;
   Worker self;
 
   // Driven by the executor's threads, and those that wait.
@@ -60,26 +81,40 @@ class AgentImpl : public Peers::Sink {
   std::shared_ptr<RRefService> rrefs;
   std::unique_ptr<Server> server;
   PendingCalls pending;
+  RequestIds request_ids;
   std::vector<std::unique_ptr<AgentExtension>> extensions;
   GraphHook* graph_hook = nullptr;
   std::unique_ptr<Directory> directory;
+  std::unique_ptr<WorkerChanges> changes;
   int world_size = 0;
 
   std::atomic<uint64_t> next_id{1};
   std::atomic<uint64_t> calls_made{0};
   std::atomic<uint64_t> calls_failed{0};
+  std::atomic<uint64_t> calls_repeated{0};
   std::atomic<uint64_t> late_answers{0};
   LatencyHistogram latencies;
 
  private:
+  absl::Status join(std::shared_ptr<store::Store> store, int rank, int size);
   absl::Status connect_to_all();
+  // The group knows of the death, or nobody is left who could tell of it.
+  void agree(uint64_t incarnation);
   // Tells the callee that nobody waits for the call any more, and completes it.
   void retract(uint64_t id, PendingCalls::Taken call, absl::Status reason);
   void complete(PendingCalls::Taken call, absl::StatusOr<Answer> answer);
+  // Sends a repeatable call once more. May connect, and so block.
+  void attempt(uint64_t id);
+  // An attempt has failed: another follows, or the call fails.
+  void interrupted(uint64_t id, const absl::Status& reason);
+  // Tells the callee of a call that is between two attempts.
+  void cancel_later(const PendingCall& call, uint64_t id);
   // What the answer to a call carried.
   absl::StatusOr<IncomingPayload> unpack(PendingCall& call, Answer answer);
   // Ends the calls whose time is up, and comes again for the next.
   void expire(absl::Time alarm);
+  // An open group's graceful shutdown: waits for what is this worker's own.
+  absl::Status finish_own_work(absl::Time deadline);
   // The graceful part of a shutdown (agent_shutdown.cc).
   absl::Status agree_to_stop(absl::Time deadline);
   // Waits until all members have called shutdown and nothing is under way anywhere.
@@ -93,6 +128,11 @@ class AgentImpl : public Peers::Sink {
   // Ends everything; returns when that has been done, here or by another thread.
   void stop(const absl::Status& reason, absl::Duration flush);
   void stop_everything(const absl::Status& reason, absl::Duration flush);
+  // Returns when all threads are joined, or DeadlineExceeded when handlers go on for too long (agent_threads.cc).
+  absl::Status end_threads();
+  void join_threads();
+  // What end_threads() said to the one who stopped this agent, and to nobody after him.
+  absl::Status how_it_ended();
 
   // One graceful shutdown at a time.
   Mutex shutdown_mutex_;
@@ -103,7 +143,17 @@ class AgentImpl : public Peers::Sink {
   CondVar stop_changed_;
   bool stopping_ ABSL_GUARDED_BY(stop_mutex_) = false;
   bool stopped_ ABSL_GUARDED_BY(stop_mutex_) = false;
+  absl::Status ended_ ABSL_GUARDED_BY(stop_mutex_);
   std::atomic<bool> closed_{false};
+
+  Mutex membership_mutex_;
+  bool store_lost_ ABSL_GUARDED_BY(membership_mutex_) = false;
+  // All members have agreed to stop: who leaves now is not mourned.
+  bool ending_ ABSL_GUARDED_BY(membership_mutex_) = false;
+  // Somebody says they are dead, and the log has not told of them here.
+  absl::flat_hash_set<uint64_t> accused_strangers_ ABSL_GUARDED_BY(membership_mutex_);
+  // Lost, and not in the log yet.
+  absl::flat_hash_set<uint64_t> unagreed_ ABSL_GUARDED_BY(membership_mutex_);
 };
 
 }  // namespace gradwire::rpc

@@ -33,7 +33,7 @@ absl::Status AgentImpl::shut_down(bool graceful, absl::Duration timeout) {
   if (!graceful || directory == nullptr) {
     // Also ends a graceful shutdown that somebody else waits in.
     stop(absl::CancelledError(absl::StrCat("worker \"", self.name, "\" has shut down")), kHastyFlush);
-    return absl::OkStatus();
+    return how_it_ended();
   }
   const absl::Time deadline = timeout == absl::InfiniteDuration() || timeout <= absl::ZeroDuration()
                                   ? absl::InfiniteFuture()
@@ -50,17 +50,31 @@ absl::Status AgentImpl::shut_down(bool graceful, absl::Duration timeout) {
 
   absl::Status status = accepts_calls();
   if (status.ok()) {
-    status = agree_to_stop(deadline);
+    status = world_size == 0 ? finish_own_work(deadline) : agree_to_stop(deadline);
   } else {
     status = absl::OkStatus();  // Ended already, not gracefully.
   }
   stop(absl::CancelledError(absl::StrCat("worker \"", self.name, "\" has shut down")), kFlush);
+  const absl::Status ended = how_it_ended();
+  if (status.ok()) status = ended;
 
   MutexLock lock(shutdown_mutex_);
   shutting_down_ = false;
   shut_down_ = true;
   shutdown_changed_.notify_all();
   return status;
+}
+
+absl::Status AgentImpl::finish_own_work(absl::Time deadline) {
+  while (!idle()) {
+    GRADWIRE_RETURN_IF_ERROR(accepts_calls());
+    if (Clock::system().now() > deadline) {
+      return absl::DeadlineExceededError(absl::StrCat(
+          "worker \"", self.name, "\" still has calls under way: the graceful shutdown's time is up"));
+    }
+    absl::SleepFor(kIdleCheck);
+  }
+  return absl::OkStatus();
 }
 
 absl::Status AgentImpl::agree_to_stop(absl::Time deadline) {
@@ -72,11 +86,15 @@ absl::Status AgentImpl::agree_to_stop(absl::Time deadline) {
   absl::Status status = agree_in_rounds(prefix, members, deadline);
   if (!status.ok()) return share_failure(prefix, name_the_dead(members, std::move(status)));
 
-  // All records are gone before anybody returns, so that a new group over the same store meets none of them.
+  {
+    MutexLock lock(membership_mutex_);
+    ending_ = true;
+  }
+  // All have left before anybody returns, so that a new group over the same store meets none of them.
   // Rank 0 may host the store: it stays until the others have come here too.
   (void)directory->leave();
   const std::string done = absl::StrCat(prefix, "done/");
-  GRADWIRE_RETURN_IF_ERROR(directory->store().try_set(absl::StrCat(done, self.id), ""));
+  GRADWIRE_RETURN_IF_ERROR(directory->store().try_set(absl::StrCat(done, self.id), "", kLastRead));
   std::vector<std::string> keys;
   for (const Worker& worker : members) keys.push_back(absl::StrCat(done, worker.id));
   (void)directory->store().try_wait(keys, kLastRead);
@@ -100,6 +118,8 @@ absl::Status AgentImpl::name_the_dead(const std::vector<Worker>& members, absl::
 }
 
 absl::Status AgentImpl::ended_early(const Worker& worker, const absl::Status& reason) {
+  // It is this worker that the others have given up.
+  if (absl::IsAborted(reason)) return reason;
   return absl::UnavailableError(
       absl::StrCat("worker \"", worker.name, "\" ended before the graceful shutdown: ", reason.message()));
 }
@@ -123,20 +143,13 @@ absl::Status AgentImpl::agree_in_rounds(const std::string& prefix, const std::ve
   uint64_t previous_total = 0;
   bool previous_quiet = false;
   for (int round = 0;; ++round) {
-    while (!idle()) {
-      GRADWIRE_RETURN_IF_ERROR(accepts_calls());
-      if (Clock::system().now() > deadline) {
-        return absl::DeadlineExceededError(absl::StrCat(
-            "worker \"", self.name, "\" still has calls under way: the graceful shutdown's time is up"));
-      }
-      absl::SleepFor(kIdleCheck);
-    }
+    GRADWIRE_RETURN_IF_ERROR(finish_own_work(deadline));
     proto::ShutdownReport mine;
     mine.set_sent(calls_made.load());
     mine.set_idle(idle());
     const std::string key = absl::StrCat(prefix, round, "/");
     GRADWIRE_RETURN_IF_ERROR(
-        directory->store().try_set(absl::StrCat(key, self.id), mine.SerializeAsString()));
+        directory->store().try_set(absl::StrCat(key, self.id), mine.SerializeAsString(), kLastRead));
     uint64_t sent = 0;
     bool quiet = true;
     for (const Worker& worker : members) {
@@ -150,7 +163,7 @@ absl::Status AgentImpl::agree_in_rounds(const std::string& prefix, const std::ve
     previous_total = sent;
     // All have written this round, so all have read the one before.
     if (round > 0) {
-      (void)directory->store().try_delete_key(absl::StrCat(prefix, round - 1, "/", self.id));
+      (void)directory->store().try_delete_key(absl::StrCat(prefix, round - 1, "/", self.id), kLastRead);
     }
   }
 }
@@ -199,14 +212,16 @@ void AgentImpl::stop_everything(const absl::Status& reason, absl::Duration flush
   server->stop(reason);
   for (const auto& extension : extensions) extension->shutdown(closed);
   for (PendingCalls::Taken& call : pending.take_all()) complete(std::move(call), closed);
-  if (directory != nullptr) (void)directory->leave();
+  if (directory != nullptr) {
+    (void)directory->leave();
+    directory->stop();
+  }
+  if (changes != nullptr) changes->fail(closed, /*for_good=*/true);
   peers->shutdown(reason, flush);
   rrefs->shutdown(closed);
-  // Handlers that run now find every call refused and every wait ended, so the pool drains.
-  executor->shutdown();
-  timers->shutdown();
-  loop->post([loop = loop.get()] { loop->end_in_loop(); });
-  loop->run_until([this] { return loop->ended(); });
+  absl::Status ended = end_threads();
+  MutexLock lock(stop_mutex_);
+  ended_ = std::move(ended);
 }
 
 }  // namespace gradwire::rpc

@@ -115,8 +115,7 @@ auto RRef<T>::rpc_sync(A&&... arguments) const {
   OutgoingCall call(*agent, destination(), call_internal::name_of<F>());
   call_internal::set_function<F>(call);
   call_internal::add_arguments<Traits>(call, std::forward<A>(arguments)...);
-  call_internal::set_target(call, *handle_);
-  return call_internal::wait_borrowed<typename Traits::Result>(agent, call);
+  return call_internal::wait_borrowed<typename Traits::Result>(agent, call, handle_.get());
 }
 
 template <class T>
@@ -147,8 +146,7 @@ R RRef<T>::rpc_sync(const C& callee, A&&... arguments) const {
   std::shared_ptr<Agent> agent = agent_or_throw();
   OutgoingCall call(*agent, destination(), callee_name(callee));
   prepare_call(call, callee, std::forward<A>(arguments)...);
-  call_internal::set_target(call, *handle_);
-  return call_internal::wait_borrowed<R>(agent, call);
+  return call_internal::wait_borrowed<R>(agent, call, handle_.get());
 }
 
 template <class T>
@@ -187,18 +185,7 @@ Future<T> RRef<T>::to_here_async() const {
   }
   OutgoingCall call(*agent, destination(), "to_here");
   call.request().set_fetch(true);
-  Future<T> value = call_internal::start_on<T>(agent, call, handle_);
-  if (handle_->created().done() && handle_->created().result().ok()) return value;
-  // A failed or timed-out creation wakes those who wait for the value at once.
-  Promise<T> promise(agent->executor());
-  value.on_ready_inline([promise](const auto& result) { promise.set_result(result); });
-  handle_->created().on_ready_inline([promise, value](const absl::Status& created) {
-    if (created.ok()) return;
-    promise.set_error(created);
-    value.cancel();
-  });
-  promise.on_cancel([value] { value.cancel(); });
-  return promise.future();
+  return call_internal::start_on<T>(agent, call, handle_);
 }
 
 }  // namespace gradwire::rpc

@@ -168,7 +168,7 @@ TEST(CallErrors, BadOptionsAreNamed) {
   options = with_store();
   EXPECT_EQ(error_of([&] { Agent::start("", 0, 1, options); }).status().code(),
             absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(error_of([&] { Agent::start("a", 0, 0, options); }).status().code(),
+  EXPECT_EQ(error_of([&] { Agent::start("a", 0, -2, options); }).status().code(),
             absl::StatusCode::kInvalidArgument);
 }
 

@@ -75,12 +75,29 @@ Future<R> start(const std::shared_ptr<Agent>& agent, OutgoingCall& call, uint64_
   return promise.future();
 }
 
-// Waits for a call whose tensors were borrowed from the caller, who gets them back in any case.
+inline void set_target(OutgoingCall& call, const RRefHandle& handle) {
+  to_proto(handle.rref(), *call.request().mutable_target());
+}
+
+// A call through a reference to a value that may yet turn out never to be made ends with that.
+inline void end_with_creation(const std::shared_ptr<Agent>& agent, const RRefHandle& target,
+                              uint64_t call_id) {
+  if (target.created().done() && target.created().result().ok()) return;
+  target.created().on_ready_inline([weak = agent->weak_from_this(), call_id](const absl::Status& created) {
+    if (created.ok()) return;
+    if (const std::shared_ptr<Agent> alive = weak.lock()) alive->cancel_call(call_id, created);
+  });
+}
+
+// Waits for a call whose tensors were borrowed from the caller, who gets them back in any case. `target`: of a call on
+// an object.
 template <class R>
-R wait_borrowed(const std::shared_ptr<Agent>& agent, OutgoingCall& call) {
+R wait_borrowed(const std::shared_ptr<Agent>& agent, OutgoingCall& call, const RRefHandle* target = nullptr) {
   call.borrow_tensors();
   uint64_t id = 0;
+  if (target != nullptr) set_target(call, *target);
   Future<R> future = start<R>(agent, call, &id);
+  if (target != nullptr) end_with_creation(agent, *target, id);
   auto result = future.result();
   if (!future_internal::status_of(result).ok()) agent->cancel_call(id, future_internal::status_of(result));
   if constexpr (std::is_void_v<R>) {
@@ -132,10 +149,7 @@ void set_function(OutgoingCall& call) {
     call.request().set_function(callee->name);
   }
   call.request().set_signature(callee->signature_hash);
-}
-
-inline void set_target(OutgoingCall& call, const RRefHandle& handle) {
-  to_proto(handle.rref(), *call.request().mutable_target());
+  if (callee->idempotent) call.set_idempotent();
 }
 
 // A call on the object behind `target`, which lives until the answer is here.
@@ -143,8 +157,10 @@ template <class R>
 Future<R> start_on(const std::shared_ptr<Agent>& agent, OutgoingCall& call,
                    const std::shared_ptr<RRefHandle>& target) {
   set_target(call, *target);
-  Future<R> future = start<R>(agent, call);
+  uint64_t id = 0;
+  Future<R> future = start<R>(agent, call, &id);
   future.on_ready_inline([target](const auto&) {});
+  end_with_creation(agent, *target, id);
   return future;
 }
 
@@ -177,18 +193,19 @@ void set_constructor(OutgoingCall& call) {
 // The handle of a result that stays at the callee. `keep` lives until the answer is here.
 template <class T>
 RRef<T> start_remote(const std::shared_ptr<Agent>& agent, OutgoingCall& call, const Worker& owner,
-                     std::shared_ptr<RRefHandle> keep = nullptr) {
+                     const std::shared_ptr<RRefHandle>& keep = nullptr) {
   throw_if_error(call.status());
   Promise<void> created(agent->executor());
   RRefService::Remote remote =
       value_or_throw(agent->rrefs().begin_remote(owner, value_type_name<T>(), created));
   to_proto(remote.handle->rref(), *call.request().mutable_result_rref());
   to_proto(remote.fork, *call.request().mutable_result_fork());
-  agent->send_call(call, [weak_agent = agent->weak_from_this(), remote, created,
-                          keep = std::move(keep)](const absl::StatusOr<IncomingPayload>& in) {
+  const uint64_t id = agent->send_call(call, [weak_agent = agent->weak_from_this(), remote, created,
+                                              keep](const absl::StatusOr<IncomingPayload>& in) {
     created.set_result(in.status());
     if (std::shared_ptr<Agent> alive = weak_agent.lock()) alive->rrefs().end_remote(remote, in.status());
   });
+  if (keep != nullptr) end_with_creation(agent, *keep, id);
   return RRef<T>(remote.handle);
 }
 

@@ -20,6 +20,13 @@ class Destination {
   Destination(int32_t id) : id_(id) {}
   Destination(const WorkerInfo& info) : name_(info.name), id_(info.id) {}
 
+  // Exactly this incarnation: one that took its place is not called.
+  static Destination incarnation_of(const Worker& worker) {
+    Destination destination(worker.info());
+    destination.incarnation_ = worker.incarnation;
+    return destination;
+  }
+
   // Zero or infinite: never. Without this the agent's rpc_timeout holds.
   Destination with_timeout(absl::Duration timeout) const {
     Destination copy = *this;
@@ -39,6 +46,8 @@ class Destination {
   const std::string& name() const { return name_; }
   // -1 when only the name is known.
   int32_t id() const { return id_; }
+  // 0: whoever has the name or id.
+  uint64_t incarnation() const { return incarnation_; }
   std::optional<absl::Duration> timeout() const { return timeout_; }
   bool is_ordered() const { return ordered_; }
 
@@ -49,6 +58,7 @@ class Destination {
  private:
   std::string name_;
   int32_t id_ = -1;
+  uint64_t incarnation_ = 0;
   std::optional<absl::Duration> timeout_;
   bool ordered_ = false;
 };

@@ -1,107 +1,329 @@
 #include "rpc/directory.h"
 
+#include <algorithm>
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/log.h"
 
 namespace gradwire::rpc {
+
+using What = Roster::Change::What;
+
 namespace {
 
-constexpr char kWorldSize[] = "world_size";
-constexpr char kMembers[] = "members";
-std::string worker_key(int id) { return absl::StrCat("worker/", id); }
-std::string name_key(absl::string_view name) { return absl::StrCat("name/", name); }
+// How long somebody is given to show that it lives.
+constexpr absl::Duration kPatience = absl::Seconds(2);
+// When a line is waited for, how long at a time: a store that hangs holds up stop() for no longer.
+constexpr absl::Duration kLook = absl::Seconds(2);
+constexpr absl::Duration kAgain = absl::Milliseconds(500);
+constexpr absl::Duration kAppend = absl::Seconds(5);
+constexpr absl::Duration kLeave = absl::Seconds(2);
+
+absl::Duration left_until(absl::Time deadline) {
+  return std::max(absl::ZeroDuration(), deadline - Clock::system().now());
+}
+
+proto::LogLine death_of(const Worker& worker, const Worker& by, const std::string& reason) {
+  proto::LogLine line;
+  line.mutable_death()->set_incarnation(worker.incarnation);
+  line.mutable_death()->set_by(by.incarnation);
+  line.mutable_death()->set_by_name(by.name);
+  line.mutable_death()->set_reason(reason);
+  return line;
+}
 
 }  // namespace
 
-absl::StatusOr<std::string> Directory::claim(const std::string& key, const std::string& value,
-                                             absl::Duration timeout) {
-  GRADWIRE_ASSIGN_OR_RETURN(std::string present, store_->try_compare_set(key, "", value, timeout));
-  if (present == value) {
-    MutexLock lock(mutex_);
-    claimed_.push_back(key);
+Directory::~Directory() { stop(); }
+
+absl::StatusOr<Directory::Group> Directory::join(const Worker& self, int world_size,
+                                                 proto::WorkerRecord record, absl::Duration timeout,
+                                                 const Probe& probe) {
+  const absl::Time deadline = Clock::system().now() + timeout;
+  self_ = self;
+  world_size_ = world_size;
+  proto::LogLine line;
+  *line.mutable_join()->mutable_worker() = std::move(record);
+  line.mutable_join()->set_world_size(world_size);
+  GRADWIRE_RETURN_IF_ERROR(enter(line, deadline, timeout, probe));
+  GRADWIRE_RETURN_IF_ERROR(wait_for_all(world_size, deadline, timeout));
+  Group group;
+  group.self = self_;
+  for (const auto& [id, worker] : log_.roster().members()) {
+    WorkerAddress address{worker, records_[worker.incarnation]};
+    address.record.set_id(id);
+    group.members.push_back(std::move(address));
   }
-  return present;
+  group.gone = std::exchange(gone_, {});
+  records_.clear();
+  return group;
 }
 
-absl::StatusOr<std::vector<WorkerAddress>> Directory::join(const Worker& self, int world_size,
-                                                           const proto::WorkerRecord& record,
-                                                           absl::Duration timeout) {
-  const absl::Time deadline = Clock::system().now() + timeout;
-
-  const std::string size = absl::StrCat(world_size);
-  GRADWIRE_ASSIGN_OR_RETURN(std::string present, store_->try_compare_set(kWorldSize, "", size, timeout));
-  if (present != size) {
-    return absl::InvalidArgumentError(absl::StrCat("worker \"", self.name, "\" was started with world size ",
-                                                   world_size, ", but the job has ", present,
-                                                   ": start all workers with the same"));
-  }
-
-  const std::string mine = record.SerializeAsString();
-  GRADWIRE_ASSIGN_OR_RETURN(present, claim(worker_key(self.id), mine, timeout));
-  if (present != mine) {
-    proto::WorkerRecord other;
-    other.ParseFromString(present);
-    return absl::InvalidArgumentError(absl::StrCat("rank ", self.id, " is taken by worker \"", other.name(),
-                                                   "\": worker \"", self.name, "\" needs another rank"));
-  }
-  {
-    GRADWIRE_RETURN_IF_ERROR(store_->try_add(kMembers, 1, timeout).status());
-    MutexLock lock(mutex_);
-    counted_ = true;
-  }
-  // The incarnation tells this claim from one of a worker of the same name and rank.
-  const std::string named = absl::StrCat(self.id, "/", absl::Hex(self.incarnation));
-  GRADWIRE_ASSIGN_OR_RETURN(present, claim(name_key(self.name), named, timeout));
-  if (present != named) {
-    return absl::InvalidArgumentError(absl::StrCat("the worker name \"", self.name, "\" is taken by rank ",
-                                                   present.substr(0, present.find('/')),
-                                                   ": names must be unique"));
-  }
-
-  std::vector<WorkerAddress> workers;
-  for (int id = 0; id < world_size; ++id) {
-    absl::StatusOr<std::string> serialized =
-        store_->try_get(worker_key(id), std::max(absl::ZeroDuration(), deadline - Clock::system().now()));
-    if (absl::IsDeadlineExceeded(serialized.status())) {
-      std::vector<int> missing;
-      for (int other = id; other < world_size; ++other) {
-        if (!store_->try_get(worker_key(other), absl::ZeroDuration()).ok()) missing.push_back(other);
+void Directory::note(const GroupLog::Event& event) {
+  const Worker& worker = event.change.worker;
+  switch (event.change.what) {
+    case What::kJoined:
+      records_[worker.incarnation] = event.record;
+      if (worker.incarnation == self_.incarnation) {
+        self_ = worker;
+        MutexLock lock(mutex_);
+        entered_ = true;
       }
-      return absl::DeadlineExceededError(absl::StrCat(
-          "rank", missing.size() == 1 ? " " : "s ", absl::StrJoin(missing, ", "), " of ", world_size,
-          " did not join within ", absl::FormatDuration(timeout), " (", store_->description(), ")"));
-    }
-    if (!serialized.ok()) return with_context(serialized.status(), "joining the group");
-    WorkerAddress address;
-    if (!address.record.ParseFromString(*serialized) || address.record.id() != id ||
-        address.record.incarnation() == 0) {
-      return absl::InvalidArgumentError(absl::StrCat("the store's entry for rank ", id,
-                                                     " is no worker record (", store_->description(), ")"));
-    }
-    address.worker = {address.record.name(), id, address.record.incarnation()};
-    workers.push_back(std::move(address));
+      break;
+    case What::kLeft:
+    case What::kDied:
+      records_.erase(worker.incarnation);
+      gone_.push_back(worker);
+      break;
+    default:
+      break;
   }
-  return workers;
+}
+
+absl::Status Directory::enter(const proto::LogLine& line, absl::Time deadline, absl::Duration timeout,
+                              const Probe& probe) {
+  RosterEntry entry;
+  entry.worker = self_;
+  entry.world_size = world_size_;
+  while (true) {
+    // What is there already, so that no attempt is made that cannot succeed.
+    absl::StatusOr<GroupLog::Event> event = log_.read(absl::ZeroDuration());
+    while (event.ok()) {
+      note(*event);
+      event = log_.read(absl::ZeroDuration());
+    }
+    if (!absl::IsDeadlineExceeded(event.status())) return with_context(event.status(), "joining the group");
+    const auto free = [&] { return log_.roster().check(entry).what == What::kJoined; };
+    if (absl::Status appended = log_.append(
+            line, std::max(left_until(deadline), kAppend), [this](const GroupLog::Event& e) { note(e); },
+            free);
+        !appended.ok()) {
+      return with_context(appended, "joining the group");
+    }
+    if (log_.roster().status(self_.incarnation) == Roster::Status::kMember) return absl::OkStatus();
+    GRADWIRE_RETURN_IF_ERROR(make_way(log_.roster().check(entry), world_size_, deadline, timeout, probe));
+  }
+}
+
+// Somebody is in the way. He stays if he lives; that he is dead is said first, then the place is free.
+absl::Status Directory::make_way(const Roster::Change& refused, int world_size, absl::Time deadline,
+                                 absl::Duration timeout, const Probe& probe) {
+  const Worker& other = refused.worker;
+  std::string conflict;
+  switch (refused.what) {
+    case What::kOtherWorldSize:
+      conflict = absl::StrCat("worker \"", self_.name, "\" was started with world size ", world_size,
+                              ", but the job has ", refused.world_size, ": start all workers with the same");
+      break;
+    case What::kIdTaken:
+      conflict = absl::StrCat("rank ", other.id, " is taken by worker \"", other.name, "\": worker \"",
+                              self_.name, "\" needs another rank");
+      break;
+    case What::kNameTaken:
+      conflict = absl::StrCat("the worker name \"", self_.name, "\" is taken by rank ", other.id,
+                              ": names must be unique");
+      break;
+    default:
+      return absl::OkStatus();  // Gone meanwhile.
+  }
+  const Life life =
+      probe(records_[other.incarnation], std::min(kPatience, std::max(left_until(deadline), kAgain)));
+  if (life == Life::kAlive) return absl::InvalidArgumentError(conflict);
+  if (life == Life::kDead) {
+    const auto wanted = [&] { return log_.roster().status(other.incarnation) == Roster::Status::kMember; };
+    return with_context(
+        log_.append(
+            death_of(other, self_, "a worker that took its place found nobody where it had listened"),
+            std::max(left_until(deadline), kAppend), [this](const GroupLog::Event& e) { note(e); }, wanted),
+        "joining the group");
+  }
+  // The others may agree on it meanwhile.
+  absl::StatusOr<GroupLog::Event> event = log_.read(std::min(kAgain, left_until(deadline)));
+  if (event.ok()) {
+    note(*event);
+  } else if (!absl::IsDeadlineExceeded(event.status())) {
+    return with_context(event.status(), "joining the group");
+  } else if (left_until(deadline) == absl::ZeroDuration()) {
+    return absl::DeadlineExceededError(
+        absl::StrCat(conflict, "; whether that worker still lives could not be found out within ",
+                     absl::FormatDuration(timeout)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Directory::wait_for_all(int world_size, absl::Time deadline, absl::Duration timeout) {
+  while (static_cast<int>(log_.roster().members().size()) < world_size) {
+    absl::StatusOr<GroupLog::Event> event = log_.read(left_until(deadline));
+    if (event.ok()) {
+      note(*event);
+      if (log_.roster().status(self_.incarnation) != Roster::Status::kMember) {
+        return absl::AbortedError(absl::StrCat("worker \"", self_.name, "\" was declared dead by \"",
+                                               event->by, "\" while it joined: ", event->reason));
+      }
+      continue;
+    }
+    if (!absl::IsDeadlineExceeded(event.status())) return with_context(event.status(), "joining the group");
+    std::vector<int> missing;
+    for (int id = 0; id < world_size; ++id) {
+      if (!log_.roster().members().contains(id)) missing.push_back(id);
+    }
+    return absl::DeadlineExceededError(absl::StrCat(
+        "rank", missing.size() == 1 ? " " : "s ", absl::StrJoin(missing, ", "), " of ", world_size,
+        " did not join within ", absl::FormatDuration(timeout), " (", store().description(), ")"));
+  }
+  return absl::OkStatus();
+}
+
+void Directory::follow(Listener& listener) {
+  MutexLock lock(mutex_);
+  if (stopping_ || reader_.joinable()) return;
+  writer_log_ = std::make_unique<GroupLog>(log_);
+  reader_ = std::thread([this, &listener] { run_reader(listener); });
+  writer_ = std::thread([this] { run_writer(); });
+}
+
+void Directory::run_reader(Listener& listener) {
+  bool lost = false;
+  while (true) {
+    {
+      MutexLock lock(mutex_);
+      if (stopping_) return;
+    }
+    absl::StatusOr<GroupLog::Event> event = log_.read(kLook);
+    const bool reached = event.ok() || absl::IsDeadlineExceeded(event.status());
+    if (reached && std::exchange(lost, false)) listener.on_store_back();
+    if (event.ok()) {
+      if (!tell(listener, *event)) return;
+    } else if (absl::IsInvalidArgument(event.status())) {
+      log(LogLevel::kWarning, "worker \"", self_.name, "\": ", event.status().message());
+    } else if (!reached) {
+      if (!std::exchange(lost, true)) {
+        MutexLock lock(mutex_);
+        // Its host may well end before this worker does.
+        if (!leaving_) {
+          log(LogLevel::kWarning, "worker \"", self_.name,
+              "\" cannot reach the store, so that nobody can join: ", event.status().message());
+        }
+      }
+      listener.on_store_lost(event.status());
+      MutexLock lock(mutex_);
+      if (!stopping_) changed_.wait_for(mutex_, kAgain);
+    }
+  }
+}
+
+bool Directory::tell(Listener& listener, const GroupLog::Event& event) {
+  const Worker& worker = event.change.worker;
+  const bool self = worker.incarnation == self_.incarnation;
+  switch (event.change.what) {
+    case What::kJoined:
+      listener.on_joined({worker, event.record});
+      return true;
+    case What::kLeft:
+      if (!self) listener.on_left(worker);
+      return !self;
+    case What::kDied:
+      listener.on_died(worker, event.by, event.reason);
+      return !self;
+    default:
+      return true;
+  }
+}
+
+void Directory::declare_dead(const Worker& worker, const std::string& reason) {
+  MutexLock lock(mutex_);
+  if (stopping_ || leaving_) return;
+  for (const proto::LogLine& line : deaths_) {
+    if (line.death().incarnation() == worker.incarnation) return;
+  }
+  deaths_.push_back(death_of(worker, self_, reason));
+  changed_.notify_all();
+}
+
+void Directory::run_writer() {
+  const auto ignore = [](const GroupLog::Event&) {};
+  while (true) {
+    proto::LogLine line;
+    bool leave = false;
+    {
+      MutexLock lock(mutex_);
+      while (!stopping_ && deaths_.empty() && !leaving_) changed_.wait(mutex_);
+      // A death need not be told by one who leaves: the others notice.
+      leave = leaving_ && !left_;
+      if (!leave && (stopping_ || deaths_.empty())) return;
+      if (!leave) {
+        line = std::move(deaths_.front());
+        deaths_.pop_front();
+      }
+    }
+    const auto in_group = [this] {
+      return writer_log_->roster().status(self_.incarnation) == Roster::Status::kMember;
+    };
+    if (leave) {
+      line.mutable_leave()->set_incarnation(self_.incarnation);
+      absl::Status status = writer_log_->append(line, kLeave, ignore, in_group);
+      if (status.ok() && writer_log_->roster().members().empty()) status = writer_log_->close(kLeave);
+      MutexLock lock(mutex_);
+      left_ = true;
+      leave_status_ = std::move(status);
+      changed_.notify_all();
+      return;
+    }
+    // The one it is about may have joined since this was read last.
+    while (writer_log_->read(absl::ZeroDuration()).ok()) {
+    }
+    const uint64_t dead = line.death().incarnation();
+    const auto wanted = [&] {
+      return in_group() && writer_log_->roster().status(dead) == Roster::Status::kMember;
+    };
+    if (absl::Status status = writer_log_->append(line, kAppend, ignore, wanted); !status.ok()) {
+      // The store is gone, for a while or for good.
+      MutexLock lock(mutex_);
+      if (stopping_ || leaving_) continue;
+      deaths_.push_back(std::move(line));
+      changed_.wait_for(mutex_, kAgain);
+    }
+  }
 }
 
 absl::Status Directory::leave() {
-  const absl::Duration timeout = absl::Seconds(2);
-  std::vector<std::string> claimed;
-  bool counted = false;
+  mutex_.lock();
+  const bool entered = entered_;
+  const bool follows = reader_.joinable();
+  const bool first = !std::exchange(leaving_, true);
+  changed_.notify_all();
+  mutex_.unlock();
+  if (!entered) return absl::OkStatus();
+  if (!follows) {
+    // join() failed after it had entered.
+    if (!first) return absl::OkStatus();
+    proto::LogLine line;
+    line.mutable_leave()->set_incarnation(self_.incarnation);
+    GRADWIRE_RETURN_IF_ERROR(log_.append(
+        line, kLeave, [](const GroupLog::Event&) {},
+        [this] { return log_.roster().status(self_.incarnation) == Roster::Status::kMember; }));
+    return log_.roster().members().empty() ? log_.close(kLeave) : absl::OkStatus();
+  }
+  MutexLock lock(mutex_);
+  while (!left_ && !stopping_) changed_.wait(mutex_);
+  return leave_status_;
+}
+
+void Directory::stop() {
+  std::thread reader, writer;
   {
     MutexLock lock(mutex_);
-    claimed.swap(claimed_);
-    std::swap(counted, counted_);
+    stopping_ = true;
+    reader.swap(reader_);
+    writer.swap(writer_);
+    changed_.notify_all();
   }
-  for (const std::string& key : claimed)
-    GRADWIRE_RETURN_IF_ERROR(store_->try_delete_key(key, timeout).status());
-  if (!counted) return absl::OkStatus();
-  GRADWIRE_ASSIGN_OR_RETURN(const int64_t left, store_->try_add(kMembers, -1, timeout));
-  if (left > 0) return absl::OkStatus();
-  GRADWIRE_RETURN_IF_ERROR(store_->try_delete_key(kMembers, timeout).status());
-  return store_->try_delete_key(kWorldSize, timeout).status();
+  if (reader.joinable()) reader.join();
+  if (writer.joinable()) writer.join();
 }
 
 }  // namespace gradwire::rpc

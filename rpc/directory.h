@@ -1,14 +1,18 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
+#include <functional>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "base/mutex.h"
 #include "proto/membership.pb.h"
+#include "rpc/membership/group_log.h"
 #include "rpc/worker.h"
 #include "store/store.h"
 
@@ -20,32 +24,93 @@ struct WorkerAddress {
   proto::WorkerRecord record;
 };
 
-// The members of a job as the store knows them (proto/membership.proto). Used while an agent starts and
-// stops; every call may block on the store. Thread-safe.
+// The members of a job as the group's log in the store tells (proto/membership.proto): joins, follows the others, says
+// who died, and leaves. join() -> follow() -> leave(), stop(). Thread-safe.
 class Directory {
  public:
-  explicit Directory(std::shared_ptr<store::Store> store) : store_(std::move(store)) {}
+  // Hears of the group, on a thread of the directory's, in the order of the log. Must not wait for the store.
+  class Listener {
+   public:
+    virtual ~Listener() = default;
+    virtual void on_joined(const WorkerAddress& worker) = 0;
+    virtual void on_left(const Worker& worker) = 0;
+    // The group has agreed that the worker is dead; it may be oneself. `by`: the name of the one who said so.
+    virtual void on_died(const Worker& worker, const std::string& by, const std::string& reason) = 0;
+    // The store is gone: until it is back nobody joins, and everybody decides on deaths alone.
+    virtual void on_store_lost(const absl::Status& reason) = 0;
+    virtual void on_store_back() = 0;
+  };
 
-  // Claims the name and the id of `self` and waits until all ids below `world_size` are claimed; returns them
-  // by id. InvalidArgument when the name or id is another's, or another member was started with another world
-  // size; DeadlineExceeded naming the ids that did not come.
-  absl::StatusOr<std::vector<WorkerAddress>> join(const Worker& self, int world_size,
-                                                  const proto::WorkerRecord& record, absl::Duration timeout);
+  // Whether the one who wrote a record still lives, which takes up to the time given.
+  enum class Life { kAlive, kDead, kUnknown };
+  using Probe = std::function<Life(const proto::WorkerRecord& record, absl::Duration patience)>;
 
-  // Gives back what join() claimed, and only that. The last to leave lets the world size go too.
+  explicit Directory(std::shared_ptr<store::Store> store) : log_(std::move(store)) {}
+  ~Directory();
+
+  struct Group {
+    // Oneself, the id assigned if it was -1.
+    Worker self;
+    // By id, oneself included.
+    std::vector<WorkerAddress> members;
+    // Incarnations that are dead or have left.
+    std::vector<Worker> gone;
+  };
+  // Joins and, unless `world_size` is 0, waits until all ids below it are members. A name or an id whose holder is dead,
+  // as `probe` finds, is taken over. InvalidArgument when a live member has the name or id, or the group was started with
+  // another world size; DeadlineExceeded naming the ids that did not come, or the member of which it is unknown whether
+  // it lives.
+  absl::StatusOr<Group> join(const Worker& self, int world_size, proto::WorkerRecord record,
+                             absl::Duration timeout, const Probe& probe);
+
+  // After join(): tells of every change from there on, until the worker's own end.
+  void follow(Listener& listener);
+
+  // Appends to the log that `worker` is dead, in the background, unless somebody has, or this worker itself is.
+  void declare_dead(const Worker& worker, const std::string& reason);
+
+  // Appends that this worker leaves; the last one to do so clears the log away. Does nothing before join() has appended,
+  // and the second time.
   absl::Status leave();
 
-  store::Store& store() { return *store_; }
+  // Ends the threads. on_... is not called any more when it returns. Idempotent. Not from a Listener.
+  void stop();
+
+  store::Store& store() { return log_.store(); }
 
  private:
-  // Sets `key` unless somebody else has; returns what is there. What was set here leave() deletes.
-  absl::StatusOr<std::string> claim(const std::string& key, const std::string& value, absl::Duration timeout);
+  // join()'s part before and after the own line is in the log.
+  absl::Status enter(const proto::LogLine& line, absl::Time deadline, absl::Duration timeout,
+                     const Probe& probe);
+  absl::Status wait_for_all(int world_size, absl::Time deadline, absl::Duration timeout);
+  absl::Status make_way(const Roster::Change& refused, int world_size, absl::Time deadline,
+                        absl::Duration timeout, const Probe& probe);
+  void note(const GroupLog::Event& event);
 
-  const std::shared_ptr<store::Store> store_;
+  void run_reader(Listener& listener);
+  // False when this worker's own end has been read.
+  bool tell(Listener& listener, const GroupLog::Event& event);
+  void run_writer();
+
+  Worker self_;
+  int world_size_ = 0;
+  // join()'s, then the reader's. writer_log_ is a second reader of the same log, so that appending need not wait for it.
+  GroupLog log_;
+  std::unique_ptr<GroupLog> writer_log_;
+  // While joining: the records of members by incarnation, and who is gone.
+  absl::flat_hash_map<uint64_t, proto::WorkerRecord> records_;
+  std::vector<Worker> gone_;
 
   Mutex mutex_;
-  bool counted_ ABSL_GUARDED_BY(mutex_) = false;
-  std::vector<std::string> claimed_ ABSL_GUARDED_BY(mutex_);
+  CondVar changed_;
+  bool entered_ ABSL_GUARDED_BY(mutex_) = false;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  bool leaving_ ABSL_GUARDED_BY(mutex_) = false;
+  bool left_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Status leave_status_ ABSL_GUARDED_BY(mutex_);
+  std::deque<proto::LogLine> deaths_ ABSL_GUARDED_BY(mutex_);
+  std::thread reader_;
+  std::thread writer_;
 };
 
 }  // namespace gradwire::rpc

@@ -1,102 +1,204 @@
 #include "rpc/directory.h"
 
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
 #include <thread>
 
-#include "gtest/gtest.h"
+#include "absl/time/clock.h"
 #include "store/hash_store.h"
 
 namespace gradwire::rpc {
 namespace {
 
-using Joined = absl::StatusOr<std::vector<WorkerAddress>>;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using Joined = absl::StatusOr<Directory::Group>;
+using Life = Directory::Life;
+
+constexpr absl::Duration kPatience = absl::Seconds(30);
+
+// What a directory told of the group, as text, in order.
+class Told : public Directory::Listener {
+ public:
+  void on_joined(const WorkerAddress& worker) override { add("joined " + worker.worker.name); }
+  void on_left(const Worker& worker) override { add("left " + worker.name); }
+  void on_died(const Worker& worker, const std::string& by, const std::string&) override {
+    add("died " + worker.name + " by " + by);
+  }
+  void on_store_lost(const absl::Status&) override {}
+  void on_store_back() override {}
+
+  // The events so far, once there are `count`.
+  std::vector<std::string> wait(std::size_t count) {
+    const absl::Time deadline = absl::Now() + kPatience;
+    MutexLock lock(mutex_);
+    while (events_.size() < count && absl::Now() < deadline)
+      changed_.wait_for(mutex_, deadline - absl::Now());
+    return events_;
+  }
+
+ private:
+  void add(std::string event) {
+    MutexLock lock(mutex_);
+    events_.push_back(std::move(event));
+    changed_.notify_all();
+  }
+  Mutex mutex_;
+  CondVar changed_;
+  std::vector<std::string> events_ ABSL_GUARDED_BY(mutex_);
+};
 
 class DirectoryTest : public testing::Test {
  protected:
-  static Joined join(Directory& directory, const std::string& name, int id, int world_size,
-                     absl::Duration timeout = absl::Seconds(30)) {
-    static uint64_t next_incarnation = 1000;
-    const Worker self{name, id, ++next_incarnation};
+  Joined join(Directory& directory, const std::string& name, int id, int world_size,
+              absl::Duration timeout = kPatience, Life life = Life::kAlive) {
+    const Worker self{name, id, ++next_incarnation_};
     proto::WorkerRecord record;
     record.set_name(name);
     record.set_id(id);
     record.set_incarnation(self.incarnation);
-    return directory.join(self, world_size, record, timeout);
+    return directory.join(self, world_size, record, timeout,
+                          [life](const proto::WorkerRecord&, absl::Duration) { return life; });
   }
 
+  std::atomic<uint64_t> next_incarnation_{1000};
   std::shared_ptr<store::HashStore> store_ = std::make_shared<store::HashStore>();
+  // The listeners outlive the directories that call them.
+  Told told_by_a_, told_by_b_;
   Directory a_{store_}, b_{store_}, c_{store_};
 };
 
 TEST_F(DirectoryTest, AllMembersSeeAll) {
   Joined seen_by_a;
-  std::thread other([&] { seen_by_a = join(a_, "a", 0, 1 + 1); });
-  // The incarnations are drawn from a plain counter: one thread at a time.
-  while (!store_->try_get("worker/0", absl::Seconds(30)).ok()) {
-  }
+  std::thread other([&] { seen_by_a = join(a_, "a", 0, 2); });
   Joined seen_by_b = join(b_, "b", 1, 2);
   other.join();
-  ASSERT_TRUE(seen_by_a.ok()) << seen_by_a.status();
-  ASSERT_TRUE(seen_by_b.ok()) << seen_by_b.status();
-  for (const Joined& seen : {seen_by_a, seen_by_b}) {
-    ASSERT_EQ(seen->size(), 2u);
-    EXPECT_EQ((*seen)[0].worker.name, "a");
-    EXPECT_EQ((*seen)[1].worker.name, "b");
+  for (const Joined* seen : {&seen_by_a, &seen_by_b}) {
+    ASSERT_TRUE(seen->ok()) << seen->status();
+    ASSERT_EQ((*seen)->members.size(), 2u);
+    EXPECT_EQ((*seen)->members[0].worker.name, "a");
+    EXPECT_EQ((*seen)->members[1].record.name(), "b");
   }
 }
 
 TEST_F(DirectoryTest, MissingRanksAreNamed) {
   const Joined joined = join(a_, "a", 1, 4, absl::Milliseconds(50));
   EXPECT_EQ(joined.status().code(), absl::StatusCode::kDeadlineExceeded);
-  EXPECT_NE(joined.status().message().find("ranks 0, 2, 3 of 4 did not join"), std::string::npos)
-      << joined.status();
+  EXPECT_THAT(joined.status().message(), HasSubstr("ranks 0, 2, 3 of 4 did not join"));
 }
 
-TEST_F(DirectoryTest, TakenRankIsRefusedAndItsHolderStays) {
+TEST_F(DirectoryTest, RankOfALiveWorkerIsRefused) {
   ASSERT_TRUE(join(a_, "a", 0, 1).ok());
   const Joined taken = join(b_, "b", 0, 1);
   EXPECT_EQ(taken.status().code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_NE(taken.status().message().find("rank 0 is taken by worker \"a\""), std::string::npos)
-      << taken.status();
-  ASSERT_TRUE(b_.leave().ok());
-  EXPECT_TRUE(store_->try_get("worker/0", absl::ZeroDuration()).ok());
-  EXPECT_TRUE(store_->try_get("name/a", absl::ZeroDuration()).ok());
+  EXPECT_THAT(taken.status().message(), HasSubstr("rank 0 is taken by worker \"a\""));
 }
 
-TEST_F(DirectoryTest, TakenNameIsRefusedAndItsHolderStays) {
+TEST_F(DirectoryTest, NameOfALiveWorkerIsRefused) {
   EXPECT_FALSE(join(a_, "same", 0, 2, absl::ZeroDuration()).ok());
   const Joined taken = join(b_, "same", 1, 2);
   EXPECT_EQ(taken.status().code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_NE(taken.status().message().find("\"same\" is taken by rank 0"), std::string::npos)
-      << taken.status();
-  ASSERT_TRUE(b_.leave().ok());
-  EXPECT_TRUE(store_->try_get("name/same", absl::ZeroDuration()).ok());
-  EXPECT_FALSE(store_->try_get("worker/1", absl::ZeroDuration()).ok());
+  EXPECT_THAT(taken.status().message(), HasSubstr("\"same\" is taken by rank 0"));
 }
 
 TEST_F(DirectoryTest, OtherWorldSizeIsRefused) {
   EXPECT_FALSE(join(a_, "a", 0, 2, absl::ZeroDuration()).ok());
   const Joined other = join(b_, "b", 1, 3);
   EXPECT_EQ(other.status().code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_NE(other.status().message().find("world size 3, but the job has 2"), std::string::npos)
-      << other.status();
+  EXPECT_THAT(other.status().message(), HasSubstr("world size 3, but the job has 2"));
 }
 
-TEST_F(DirectoryTest, LastToLeaveLeavesNothing) {
-  EXPECT_FALSE(join(a_, "a", 0, 2, absl::ZeroDuration()).ok());
-  ASSERT_TRUE(join(b_, "b", 1, 2).ok());
+TEST_F(DirectoryTest, PlaceOfADeadWorkerIsTakenOver) {
+  const Joined first = join(a_, "a", 0, 1);
+  ASSERT_TRUE(first.ok());
+  a_.follow(told_by_a_);
+  const Joined second = join(b_, "a", 0, 1, kPatience, Life::kDead);
+  ASSERT_TRUE(second.ok()) << second.status();
+  EXPECT_NE(second->self.incarnation, first->self.incarnation);
+  ASSERT_EQ(second->gone.size(), 1u);
+  EXPECT_EQ(second->gone[0].incarnation, first->self.incarnation);
+  // The first, which lives after all, hears of its own death, and of nothing after it.
+  EXPECT_THAT(told_by_a_.wait(1), ElementsAre("died a by a"));
+}
+
+TEST_F(DirectoryTest, PlaceOfAWorkerOfUnknownStateIsWaitedFor) {
+  ASSERT_TRUE(join(a_, "a", 0, 0).ok());
+  a_.follow(told_by_a_);
+  const Joined unknown = join(b_, "a", -1, 0, absl::Milliseconds(50), Life::kUnknown);
+  EXPECT_EQ(unknown.status().code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_THAT(unknown.status().message(), HasSubstr("whether that worker still lives"));
+  Joined waited;
+  std::thread waiting([&] { waited = join(c_, "a", -1, 0, kPatience, Life::kUnknown); });
   ASSERT_TRUE(a_.leave().ok());
-  EXPECT_FALSE(join(c_, "c", 0, 3).ok());
-  ASSERT_TRUE(b_.leave().ok());
-  ASSERT_TRUE(b_.leave().ok());
-  EXPECT_EQ(*store_->try_num_keys(), 0);
-  EXPECT_TRUE(join(c_, "c", 0, 1).ok());
+  waiting.join();
+  ASSERT_TRUE(waited.ok()) << waited.status();
 }
 
-TEST_F(DirectoryTest, ForeignBytesInTheStoreAreNoRecord) {
-  store_->set("worker/1", "what is this");
-  const Joined joined = join(a_, "a", 0, 2);
+TEST_F(DirectoryTest, OpenGroupAssignsIdsAndNeverOneTwice) {
+  ASSERT_EQ(join(a_, "a", -1, 0)->self.id, 0);
+  ASSERT_EQ(join(b_, "b", -1, 0)->self.id, 1);
+  ASSERT_TRUE(b_.leave().ok());
+  const Joined third = join(c_, "c", -1, 0);
+  ASSERT_TRUE(third.ok()) << third.status();
+  EXPECT_EQ(third->self.id, 2);
+  ASSERT_EQ(third->members.size(), 2u);
+}
+
+TEST_F(DirectoryTest, FollowersHearEverythingInOrder) {
+  ASSERT_TRUE(join(a_, "a", -1, 0).ok());
+  a_.follow(told_by_a_);
+  const Joined b = join(b_, "b", -1, 0);
+  ASSERT_TRUE(b.ok());
+  b_.follow(told_by_b_);
+  const Joined c = join(c_, "c", -1, 0);
+  ASSERT_TRUE(c.ok());
+  b_.declare_dead(c->self, "a test says so");
+  b_.declare_dead(c->self, "twice");
+  EXPECT_THAT(told_by_b_.wait(2), ElementsAre("joined c", "died c by b"));
+  ASSERT_TRUE(b_.leave().ok());
+  EXPECT_THAT(told_by_a_.wait(4), ElementsAre("joined b", "joined c", "died c by b", "left b"));
+}
+
+TEST_F(DirectoryTest, LeavingTwiceOrBeforeJoiningDoesNothing) {
+  EXPECT_TRUE(a_.leave().ok());
+  ASSERT_TRUE(join(b_, "b", 0, 1).ok());
+  b_.follow(told_by_b_);
+  EXPECT_TRUE(b_.leave().ok());
+  EXPECT_TRUE(b_.leave().ok());
+}
+
+TEST_F(DirectoryTest, GroupsThatFollowOneAnotherLeaveNoMoreAndMore) {
+  int64_t keys = 0;
+  for (int group = 0; group < 5; ++group) {
+    Directory one(store_), two(store_);
+    ASSERT_EQ(join(one, "one", -1, 0)->self.id, 0);
+    ASSERT_EQ(join(two, "two", -1, 0)->self.id, 1);
+    ASSERT_TRUE(one.leave().ok());
+    ASSERT_TRUE(two.leave().ok());
+    if (group == 2) keys = *store_->try_num_keys();
+  }
+  EXPECT_EQ(*store_->try_num_keys(), keys);
+}
+
+TEST_F(DirectoryTest, LogThatWasClosedHalfWayIsLeftBehind) {
+  ASSERT_TRUE(join(a_, "a", -1, 0).ok());
+  ASSERT_TRUE(a_.leave().ok());
+  // As if the last one had died right after it closed the log.
+  store_->set("generation", "");
+  ASSERT_TRUE(join(b_, "a", -1, 0).ok());
+  const Joined second = join(c_, "c", -1, 0);
+  ASSERT_TRUE(second.ok()) << second.status();
+  EXPECT_EQ(second->members.size(), 2u);
+  EXPECT_EQ(store_->get("generation"), "1");
+}
+
+TEST_F(DirectoryTest, ForeignBytesInTheStoreAreNoLine) {
+  store_->set("log/0/0", "what is this");
+  const Joined joined = join(a_, "a", 0, 1);
   EXPECT_EQ(joined.status().code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_NE(joined.status().message().find("rank 1"), std::string::npos) << joined.status();
+  EXPECT_THAT(joined.status().message(), HasSubstr("log/0/0"));
 }
 
 }  // namespace

@@ -37,12 +37,13 @@ GRADWIRE_RPC(use)
 class HostilePeer : public ::testing::Test {
  protected:
   HostilePeer() : group_(2, options()) {
-    const auto record = store::PrefixStore("rpc", store_).try_get("worker/0");
-    EXPECT_TRUE(record.ok()) << record.status();
-    proto::WorkerRecord worker;
-    EXPECT_TRUE(worker.ParseFromString(*record));
-    for (const proto::Address& address : worker.addresses()) {
-      if (address.transport() == "tcp") address_ = address.address();
+    for (const char* key : {"log/0/0", "log/0/1"}) {
+      proto::LogLine line;
+      EXPECT_TRUE(line.ParseFromString(store::PrefixStore("rpc", store_).get(key)));
+      if (line.join().worker().id() != 0) continue;
+      for (const proto::Address& address : line.join().worker().addresses()) {
+        if (address.transport() == "tcp") address_ = address.address();
+      }
     }
     // Between the two there is a connection already: what a stranger does must not touch it.
     expect_serving();
@@ -137,16 +138,16 @@ class Impostor {
 };
 
 TEST_F(HostilePeer, StrangersAreRefusedWithAReason) {
-  proto::Envelope no_hello, version = hello(), stranger = hello(), stale = hello();
+  proto::Envelope no_hello, version = hello(), stranger = hello(), stale = hello(), asker = hello();
   no_hello.mutable_request()->set_function("x");
   version.mutable_hello()->set_protocol_version(99);
   stranger.mutable_hello()->set_name("mallory");
+  asker.mutable_hello()->set_incarnation(0);
   stale.mutable_hello()->set_to_incarnation(1);
   const std::pair<proto::Envelope, absl::StatusCode> cases[] = {
-      {no_hello, absl::StatusCode::kInvalidArgument},
-      {version, absl::StatusCode::kFailedPrecondition},
-      {stranger, absl::StatusCode::kNotFound},
-      {stale, absl::StatusCode::kAborted},
+      {no_hello, absl::StatusCode::kInvalidArgument}, {version, absl::StatusCode::kFailedPrecondition},
+      {stranger, absl::StatusCode::kNotFound},        {stale, absl::StatusCode::kAborted},
+      {asker, absl::StatusCode::kNotFound},
   };
   for (const auto& [envelope, code] : cases) {
     Impostor impostor(address_);
@@ -204,7 +205,7 @@ std::vector<proto::Envelope> honest_messages(const Agent& from, const Agent& to,
     sent.set_registered(owner == from.self().incarnation);
     sent.set_type(value_type_name<Counter>());
   }
-  for (uint32_t number = 0; number <= 5; ++number) {
+  for (uint32_t number = 0; number <= 7; ++number) {
     proto::ForkAdd fork;
     to_proto(Id{to.self().incarnation, 5}, *fork.mutable_rref());
     to_proto(Id{from.self().incarnation, 1'000'004}, *fork.mutable_fork());

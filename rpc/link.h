@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <set>
 #include <string>
@@ -12,6 +13,7 @@
 #include "base/mutex.h"
 #include "proto/membership.pb.h"
 #include "rpc/envelope.h"
+#include "rpc/flow_window.h"
 #include "rpc/worker.h"
 #include "transport/connection.h"
 
@@ -31,12 +33,24 @@ struct Peer {
   Mutex connecting;
   // The link that new requests use.
   std::shared_ptr<Link> link;
-  // Attempts to reach it again since its connection broke; 0: alive.
-  int probes = 0;
+  // Open links on which it has introduced itself, those of them on which it has sent requests, and the number of the
+  // newest there ever was.
+  int links = 0;
+  int request_links = 0;
+  uint64_t newest_link = 0;
+  // Such a link has ended since the last one came.
+  bool broke = false;
+  bool suspect = false;
   bool lost = false;
+  bool left = false;
   absl::Status lost_reason;
-  // Transports that failed between this worker and that one, and are not tried again.
+  // Another incarnation has taken its name or id.
+  bool superseded = false;
+  // Transports by which it was reached, and those that failed and are not tried again.
+  std::set<std::string> worked;
   std::set<std::string> given_up;
+  // Of the calls that go to it. Synchronised by itself.
+  FlowWindow flow;
 };
 
 // Whether what a message carries may change unless its ticket is captured.
@@ -51,15 +65,26 @@ class Link : public transport::ConnectionListener, public std::enable_shared_fro
  public:
   // How long a connection that came in may stay silent.
   static constexpr absl::Duration kHelloTimeout = absl::Seconds(10);
+  // How long a message waits for the log to tell of a worker that it names.
+  static constexpr absl::Duration kStrangerTimeout = absl::Seconds(5);
+  // What may come from one who is not known yet.
+  static constexpr std::size_t kMaxHeld = 4096;
+  static constexpr std::size_t kMaxHeldBytes = std::size_t{1} << 30;
 
-  // `transport`: of a connection made here; empty for one that came in.
+  // `peer`: whom a connection is made to; nullptr for one that came in.
   Link(Peers& peers, uint64_t number, std::shared_ptr<Peer> peer, std::string transport)
-      : peers_(peers), number_(number), transport_(std::move(transport)), peer_(std::move(peer)) {}
+      : peers_(peers),
+        number_(number),
+        transport_(std::move(transport)),
+        made_here_(peer != nullptr),
+        peer_(std::move(peer)) {}
 
   void on_message(transport::Connection& connection, transport::Message message) override;
   void on_closed(transport::Connection& connection, absl::Status reason) override;
 
   uint64_t number() const { return number_; }
+  // Whether what was sent on it, even successfully, may be lost.
+  bool closed() const { return closed_; }
 
   // Sends an envelope; returns the transport's ticket. Errors as Connection::send.
   absl::StatusOr<uint64_t> send(const proto::Envelope& envelope, std::vector<transport::Buffer> buffers);
@@ -80,6 +105,7 @@ class Link : public transport::ConnectionListener, public std::enable_shared_fro
   Peers& peers_;
   const uint64_t number_;
   const std::string transport_;
+  const bool made_here_;
   // Held while the connection is being made: what arrives on it, and its end, come after that. Nothing that
   // the maker does meanwhile waits for the transport's thread.
   Mutex opening_;
@@ -89,15 +115,32 @@ class Link : public transport::ConnectionListener, public std::enable_shared_fro
   // The other end, once it has introduced itself and nothing is held: what arrives then needs no lock. Written under
   // Peers::mutex_; read by the transport's thread, which alone ends the link.
   std::atomic<Peer*> active_{nullptr};
+  // Since the last heartbeat was due.
+  std::atomic<bool> heard_{false};
+  std::atomic<bool> sent_{false};
+  // The other side has sent a request.
+  std::atomic<bool> asked_{false};
+  // Its end has been noticed.
+  std::atomic<bool> closed_{false};
+  // Bytes that had arrived at the last heartbeat: progress of a large message is a sign of life.
+  uint64_t arrived_ = 0;  // Guarded by Peers::mutex_.
+
+  // Held while what was held on this link is handed over, which the link's end waits for.
+  Mutex releasing_;
 
   // Guarded by Peers::mutex_.
   std::shared_ptr<Peer> peer_;  // Whom it was made for, or who introduced itself.
   uint64_t hello_timer_ = 0;
   bool introduced_ = false;  // The other side's Hello was accepted.
+  absl::Time introduced_at_;
   // Messages that wait for the directory, in order; while holds_ is set later ones queue behind them.
   using Held = std::pair<EnvelopePtr, std::vector<transport::Buffer>>;
   bool holds_ = false;
-  std::vector<Held> held_;
+  std::deque<Held> held_;
+  std::size_t held_bytes_ = 0;
+  // kStrangerTimeout is over.
+  bool impatient_ = false;
+  bool limited_ = false;  // A timer runs for that.
 };
 
 }  // namespace gradwire::rpc

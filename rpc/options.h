@@ -1,13 +1,21 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/time/time.h"
 #include "base/poller.h"
+#include "rpc/flow_options.h"
+#include "rpc/membership/heartbeat_options.h"
+#include "rpc/retry_options.h"
 #include "security/limits.h"
 #include "store/store.h"
+
+namespace gradwire::transport {
+class Transport;
+}
 
 namespace gradwire::rpc {
 
@@ -32,10 +40,22 @@ struct RpcBackendOptions {
   absl::Duration join_timeout = absl::Seconds(300);
   // How long a connection may take to be established.
   absl::Duration connect_timeout = absl::Seconds(10);
+  // How it is noticed that another worker does not answer.
+  HeartbeatOptions heartbeat;
   // How long threads look for what arrives before they sleep.
   WaitPolicy wait;
   // What is accepted from other processes.
   Limits limits;
+  // How long shutdown waits for handlers that go on though their calls were cancelled; then it fails with
+  // DeadlineExceeded that names them, and leaves their threads behind. Infinite: for ever.
+  absl::Duration handler_patience = absl::Seconds(30);
+  // How much may be under way to one worker, and what becomes of a call beyond that.
+  FlowOptions flow;
+  // How calls of idempotent functions are made again when a connection breaks.
+  RetryOptions retry;
+  // For tests: what is put around each transport but loopback, faults for example (transport/fault_injection.h). None:
+  // nothing.
+  std::function<std::unique_ptr<transport::Transport>(std::unique_ptr<transport::Transport>)> wrap_transport;
 };
 
 using TensorPipeRpcBackendOptions = RpcBackendOptions;

@@ -53,6 +53,9 @@ class OutgoingCall {
   // again.
   void borrow_tensors() { borrow_ = true; }
 
+  // The call may be made again when its connection breaks.
+  void set_idempotent() { idempotent_ = true; }
+
  private:
   friend class Agent;
   static const Worker& nobody() {
@@ -69,6 +72,7 @@ class OutgoingCall {
   LazyReferences references_;
   Encoder encoder_;
   bool borrow_ = false;
+  bool idempotent_ = false;
   std::string callee_;
   absl::Time started_;
   absl::Time deadline_ = absl::InfiniteFuture();

@@ -10,8 +10,12 @@
 namespace gradwire::rpc {
 
 Peers::Peers(std::vector<std::unique_ptr<transport::Transport>> transports, Sink& sink, TimerQueue& timers,
-             absl::Duration connect_timeout)
-    : transports_(std::move(transports)), sink_(sink), timers_(timers), connect_timeout_(connect_timeout) {}
+             const Options& options)
+    : transports_(std::move(transports)),
+      sink_(sink),
+      timers_(timers),
+      options_(options),
+      detector_(options.heartbeat) {}
 
 Peers::~Peers() { shutdown(absl::CancelledError("the agent is gone"), absl::ZeroDuration()); }
 
@@ -23,7 +27,9 @@ absl::StatusOr<proto::WorkerRecord> Peers::listen(const Worker& self) {
   record.set_incarnation(self.incarnation);
   for (const auto& transport : transports_) {
     absl::StatusOr<std::string> address =
-        transport->listen([this](const std::shared_ptr<transport::Connection>& c) { return accept(c); });
+        transport->listen([this, name = transport->name()](const std::shared_ptr<transport::Connection>& c) {
+          return accept(name, c);
+        });
     if (!address.ok()) {
       return with_context(address.status(),
                           absl::StrCat("worker \"", self.name, "\" cannot listen by ", transport->name()));
@@ -35,42 +41,53 @@ absl::StatusOr<proto::WorkerRecord> Peers::listen(const Worker& self) {
   return record;
 }
 
-void Peers::set_workers(const std::vector<WorkerAddress>& workers) {
-  std::vector<std::shared_ptr<Link>> held;
+void Peers::set_workers(const Worker& self, const std::vector<WorkerAddress>& workers,
+                        const std::vector<Worker>& gone) {
   {
     MutexLock lock(mutex_);
-    for (const WorkerAddress& address : workers) {
-      auto peer = std::make_shared<Peer>();
-      peer->worker = address.worker;
-      peer->record = address.record;
-      by_name_[address.worker.name] = peer;
-      peers_[address.worker.id] = std::move(peer);
-    }
+    self_ = self;
+    for (const WorkerAddress& worker : workers) add_worker_locked(worker);
+    for (const Worker& worker : gone) gone_before_.insert(worker.incarnation);
     ready_ = true;
-    held.swap(held_);
   }
-  for (const std::shared_ptr<Link>& link : held) {
-    // What still comes in on the link queues behind what is held, until nothing is.
-    while (true) {
-      std::vector<Link::Held> messages;
-      {
-        MutexLock lock(mutex_);
-        messages.swap(link->held_);
-        if (messages.empty()) {
-          link->holds_ = false;
-          if (link->introduced_) link->active_ = link->peer_.get();
-          break;
-        }
-      }
-      for (auto& [envelope, buffers] : messages) dispatch(link, std::move(envelope), std::move(buffers));
-    }
+  release_held();
+}
+
+void Peers::add_worker(const WorkerAddress& worker) {
+  {
+    MutexLock lock(mutex_);
+    add_worker_locked(worker);
   }
+  release_held();
+}
+
+void Peers::add_worker_locked(const WorkerAddress& address) {
+  if (by_incarnation_.contains(address.worker.incarnation)) return;
+  auto peer = std::make_shared<Peer>();
+  peer->worker = address.worker;
+  peer->record = address.record;
+  std::shared_ptr<Peer>& by_id = peers_[address.worker.id];
+  if (by_id != nullptr) by_id->superseded = true;
+  by_id = peer;
+  std::shared_ptr<Peer>& by_name = by_name_[address.worker.name];
+  if (by_name != nullptr) by_name->superseded = true;
+  by_name = peer;
+  by_incarnation_[address.worker.incarnation] = std::move(peer);
 }
 
 std::vector<Worker> Peers::workers() const {
   std::vector<Worker> workers;
   MutexLock lock(mutex_);
   for (const auto& [id, peer] : peers_) workers.push_back(peer->worker);
+  return workers;
+}
+
+std::vector<Worker> Peers::live_workers() const {
+  std::vector<Worker> workers;
+  MutexLock lock(mutex_);
+  for (const auto& [id, peer] : peers_) {
+    if (!peer->lost) workers.push_back(peer->worker);
+  }
   return workers;
 }
 
@@ -93,11 +110,11 @@ absl::StatusOr<std::shared_ptr<Peer>> Peers::find(const std::string& name, int32
 
 absl::StatusOr<std::shared_ptr<Peer>> Peers::find(const Worker& worker) const {
   MutexLock lock(mutex_);
-  auto found = peers_.find(worker.id);
-  if (found == peers_.end()) {
-    return absl::NotFoundError(absl::StrCat("no worker with id ", worker.id, " in the group"));
+  auto found = by_incarnation_.find(worker.incarnation);
+  if (found == by_incarnation_.end()) {
+    return absl::NotFoundError(absl::StrCat("worker \"", worker.name, "\" is no member of the group"));
   }
-  if (found->second->worker.incarnation != worker.incarnation) {
+  if (found->second->superseded) {
     return absl::AbortedError(absl::StrCat("worker \"", worker.name, "\" came back as a new incarnation"));
   }
   return found->second;
@@ -105,9 +122,8 @@ absl::StatusOr<std::shared_ptr<Peer>> Peers::find(const Worker& worker) const {
 
 absl::StatusOr<Worker> Peers::find_by_incarnation(uint64_t incarnation) const {
   MutexLock lock(mutex_);
-  for (const auto& [id, peer] : peers_) {
-    if (peer->worker.incarnation == incarnation) return peer->worker;
-  }
+  auto found = by_incarnation_.find(incarnation);
+  if (found != by_incarnation_.end()) return found->second->worker;
   return absl::NotFoundError(absl::StrCat("no worker of the group is incarnation ", absl::Hex(incarnation)));
 }
 
@@ -115,6 +131,33 @@ absl::Status Peers::status(const Worker& worker) const {
   GRADWIRE_ASSIGN_OR_RETURN(std::shared_ptr<Peer> peer, find(worker));
   MutexLock lock(mutex_);
   return peer->lost ? peer->lost_reason : absl::OkStatus();
+}
+
+WorkerState Peers::state(const Peer& peer) const {
+  MutexLock lock(mutex_);
+  if (peer.lost) return peer.left ? WorkerState::kLeft : WorkerState::kDead;
+  return peer.suspect ? WorkerState::kSuspect : WorkerState::kAlive;
+}
+
+Peers::Settled Peers::settled(uint64_t incarnation) const {
+  // So long after a Hello what came right behind it has been read.
+  constexpr absl::Duration kUnread = absl::Seconds(2);
+  MutexLock lock(mutex_);
+  auto found = by_incarnation_.find(incarnation);
+  // One that has not said who it is may be this worker's, with requests right behind its Hello.
+  if (found == by_incarnation_.end() || unintroduced_ > 0) return {};
+  const Peer& peer = *found->second;
+  int may_ask = peer.request_links;
+  if (peer.links > peer.request_links) {
+    const absl::Time now = timers_.clock().now();
+    for (const auto& [number, link] : links_) {
+      if (link->peer_ == found->second && link->introduced_ && !link->asked_ &&
+          now < link->introduced_at_ + kUnread) {
+        ++may_ask;
+      }
+    }
+  }
+  return {may_ask <= 1, peer.links <= 1};
 }
 
 absl::StatusOr<std::shared_ptr<Link>> Peers::open_link(const std::shared_ptr<Peer>& peer) const {
@@ -146,7 +189,7 @@ absl::StatusOr<std::shared_ptr<Link>> Peers::link_to(const std::shared_ptr<Peer>
 
 std::vector<Peers::Way> Peers::ways_to(const Peer& peer) const {
   std::vector<Way> ways;
-  const bool to_self = peer.worker == self_;
+  const bool to_self = peer.worker.incarnation == self_.incarnation;
   for (const auto& transport : transports_) {
     if ((transport->name() == "loopback") != to_self) continue;
     {
@@ -182,27 +225,39 @@ absl::StatusOr<std::shared_ptr<Link>> Peers::connect(transport::Transport& trans
   // A host name may have to be looked up here, which takes its time: only those who want this peer wait.
   MutexLock opening(link->opening_);
   GRADWIRE_ASSIGN_OR_RETURN(std::shared_ptr<transport::Connection> connection,
-                            transport.connect(address, link, connect_timeout_));
+                            transport.connect(address, link, options_.connect_timeout));
   absl::Status refused;
   {
     MutexLock lock(mutex_);
     link->connection_ = connection;
     links_[link->number()] = link;
+    ++unintroduced_;
     if (stopping_) refused = absl::FailedPreconditionError("the agent has been shut down");
     if (peer->lost) refused = peer->lost_reason;
   }
   if (!refused.ok()) {
     connection->close(refused);
+    link->opened_ = true;
     return refused;
   }
   introduce(*link, peer->worker.incarnation);
   {
     MutexLock lock(mutex_);
-    // The peer's own connection may have come in meanwhile; it is as good.
-    if (peer->link == nullptr && !peer->lost && links_.contains(link->number())) peer->link = link;
+    if (peer->lost) {
+      refused = peer->lost_reason;
+    } else if (peer->link == nullptr && links_.contains(link->number())) {
+      // Else the peer's own connection has come in meanwhile; it is as good.
+      peer->link = link;
+    }
+    // Last of all: its end, too, waits for this. Within the lock: lose() closes it, or was before this.
+    link->opened_ = true;
   }
-  // Last of all: its end, too, waits for this.
-  link->opened_ = true;
+  if (!refused.ok()) {
+    connection->close(refused);
+    return refused;
+  }
+  if (peer->worker.incarnation != self_.incarnation)
+    watch(*peer, &FailureDetector::attempted, absl::OkStatus());
   return link;
 }
 
@@ -219,13 +274,14 @@ void Peers::introduce(Link& link, uint64_t to_incarnation) {
 }
 
 std::shared_ptr<transport::ConnectionListener> Peers::accept(
-    const std::shared_ptr<transport::Connection>& connection) {
+    const std::string& transport, const std::shared_ptr<transport::Connection>& connection) {
   MutexLock lock(mutex_);
   if (stopping_) return nullptr;
-  auto link = std::make_shared<Link>(*this, next_link_++, nullptr, "");
+  auto link = std::make_shared<Link>(*this, next_link_++, nullptr, transport);
   link->connection_ = connection;
   link->opened_ = true;
   links_[link->number()] = link;
+  ++unintroduced_;
   link->hello_timer_ = timers_.schedule(
       timers_.clock().now() + Link::kHelloTimeout, [weak = std::weak_ptr<Link>(link), connection] {
         if (weak.lock() != nullptr) {

@@ -2,20 +2,26 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "base/executor.h"
 #include "base/mutex.h"
 #include "base/timer_queue.h"
 #include "proto/membership.pb.h"
 #include "rpc/directory.h"
 #include "rpc/envelope.h"
+#include "rpc/membership/failure_detector.h"
 #include "rpc/worker.h"
+#include "rpc/worker_state.h"
 #include "transport/transport.h"
 
 namespace gradwire::rpc {
@@ -27,14 +33,15 @@ struct Peer;
 // checks who the other side is, tells a broken connection from a dead worker, and hands what arrives to the
 // Sink.
 //
-// A worker is alive until its connection ends unasked; then it is looked for again at once, and after kProbes
-// failed attempts it is lost: for good, even if it should come back (Unavailable). One that says Goodbye is
-// lost at once.
+// Who is a member comes from outside (set_workers, add_worker, lose). Here is found out who answers: FailureDetector
+// decides, with the heartbeats that go over every connection. A worker whose process has ended is lost at once, by its
+// own goodbye or because its host refuses connections; about one that is only silent the Sink is asked. Lost is for
+// good.
 //
 // Thread-safe. Owned by the agent; shutdown() before destruction.
 class Peers {
  public:
-  // Hears of everything, on the transport's threads. Must not block.
+  // Hears of everything, on the transport's threads or a timer's. Must not block.
   class Sink {
    public:
     virtual ~Sink() = default;
@@ -46,31 +53,65 @@ class Peers {
     virtual void on_cancel(const Worker& from, uint64_t link, uint64_t call_id) = 0;
     // What was under way on the link is gone.
     virtual void on_link_closed(const Worker& peer, const Link& link, const absl::Status& reason) = 0;
-    // Once for each worker.
-    virtual void on_worker_lost(const Worker& peer, const absl::Status& reason) = 0;
+    // There is a connection again after one had broken.
+    virtual void on_link_restored(const Worker& peer) = 0;
+    // What the peer sent on connections that have ended has all been handed over.
+    virtual void on_settled(const Worker& peer) = 0;
+    // kAlive or kSuspect, when that changes.
+    virtual void on_worker_state(const Worker& peer, WorkerState state) = 0;
+    // Silent for longer than HeartbeatOptions::dead_after; again and again while that is so.
+    virtual void on_unresponsive(const Worker& peer, const absl::Status& reason) = 0;
+    // Once for each worker; kDead or kLeft.
+    virtual void on_worker_lost(const Worker& peer, WorkerState state, const absl::Status& reason) = 0;
   };
 
+  struct Options {
+    // Where connections are made to those who do not answer: it may take its time. Without one, the timers' thread.
+    std::shared_ptr<Executor> executor;
+    absl::Duration connect_timeout = absl::Seconds(10);
+    HeartbeatOptions heartbeat;
+  };
   // `transports`, best first; loopback, for calls to oneself, is among them.
   Peers(std::vector<std::unique_ptr<transport::Transport>> transports, Sink& sink, TimerQueue& timers,
-        absl::Duration connect_timeout);
+        const Options& options);
   ~Peers();
 
   // Starts to listen; returns this worker's record for the directory.
   absl::StatusOr<proto::WorkerRecord> listen(const Worker& self);
-  // The members of the group, oneself included. Connections that came in earlier are served from here on.
-  void set_workers(const std::vector<WorkerAddress>& workers);
+  // The members of the group, oneself included, and the incarnations that were. `self`: as it was given to listen(), but
+  // for the id. Connections that came in earlier are served from here on.
+  void set_workers(const Worker& self, const std::vector<WorkerAddress>& workers,
+                   const std::vector<Worker>& gone);
+  // A worker that has joined since.
+  void add_worker(const WorkerAddress& worker);
+  // The worker is dead, or has left. Does nothing the second time.
+  void lose(const Worker& worker, WorkerState state, const absl::Status& reason);
+  // Whether somebody listens where a worker that is no member here said so.
+  Directory::Life look_for(const proto::WorkerRecord& record, absl::Duration patience);
 
+  // The last to have each id, lost or not.
   std::vector<Worker> workers() const;
+  std::vector<Worker> live_workers() const;
   // By name, by id (name empty), or by both. NotFound lists the workers there are.
   absl::StatusOr<std::shared_ptr<Peer>> find(const std::string& name, int32_t id) const;
+  // By its incarnation. Aborted when another has taken its place.
   absl::StatusOr<std::shared_ptr<Peer>> find(const Worker& worker) const;
   absl::StatusOr<Worker> find_by_incarnation(uint64_t incarnation) const;
   // OK while the worker is not lost.
   absl::Status status(const Worker& worker) const;
+  WorkerState state(const Peer& peer) const;
 
   // The link that requests to the peer go on; made if there is none. Unavailable when the worker is lost,
   // FailedPrecondition after shutdown.
   absl::StatusOr<std::shared_ptr<Link>> link_to(const std::shared_ptr<Peer>& peer);
+
+  // Whether what comes from this worker now cannot be overtaken by anything it sent earlier: of its requests, of all it
+  // sends.
+  struct Settled {
+    bool requests = false;
+    bool all = false;
+  };
+  Settled settled(uint64_t incarnation) const;
 
   uint64_t bytes_sent() const { return bytes_sent_.load(); }
   uint64_t bytes_received() const { return bytes_received_.load(); }
@@ -80,7 +121,6 @@ class Peers {
 
  private:
   friend class Link;
-  static constexpr int kProbes = 3;
 
   // How to connect to a peer.
   struct Way {
@@ -88,8 +128,10 @@ class Peers {
     const std::string* address;  // Of the peer's record.
   };
 
+  // peers.cc: who there is, and how to reach him.
   std::shared_ptr<transport::ConnectionListener> accept(
-      const std::shared_ptr<transport::Connection>& connection);
+      const std::string& transport, const std::shared_ptr<transport::Connection>& connection);
+  void add_worker_locked(const WorkerAddress& worker) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The link in use; nullptr when there is none. FailedPrecondition, or why the peer is lost.
   absl::StatusOr<std::shared_ptr<Link>> open_link(const std::shared_ptr<Peer>& peer) const;
   // The ways that are left, best first.
@@ -98,26 +140,57 @@ class Peers {
   void give_up(Peer& peer, const std::string& transport, const absl::Status& reason);
   absl::StatusOr<std::shared_ptr<Link>> connect(transport::Transport& transport, const std::string& address,
                                                 const std::shared_ptr<Peer>& peer);
-  absl::Status admit(const proto::Hello& hello, const std::shared_ptr<Link>& link);
+  void introduce(Link& link, uint64_t to_incarnation);
+
+  // link.cc: what arrives on a link, and its end.
   void handle(const std::shared_ptr<Link>& link, EnvelopePtr envelope,
               std::vector<transport::Buffer> buffers);
   void dispatch(const std::shared_ptr<Link>& link, EnvelopePtr envelope,
                 std::vector<transport::Buffer> buffers);
+  // Whether a Hello is of somebody who may be about to be known.
+  bool is_stranger_locked(const proto::Envelope& envelope) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Whether it carries references whose owner may be about to be known.
+  bool names_stranger_locked(const proto::Envelope& envelope) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Whether a message that came on the link must wait for the log.
+  bool must_wait_locked(const Link& link, const proto::Envelope& envelope) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // What waits for the log to tell of a worker that it names does so for a bounded time.
+  void limit_wait_locked(const std::shared_ptr<Link>& link) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool leads_back_locked(const Link& link, const Peer& peer) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // What waited for the directory.
+  void release_held();
   // Hands what follows a Hello to the sink. False for what does not; then nothing was moved.
   bool deliver(const Peer& peer, Link& link, EnvelopePtr& envelope, std::vector<transport::Buffer>& buffers);
+  void note_request(Link& link);
+  absl::Status admit(const proto::Hello& hello, const std::shared_ptr<Link>& link);
   void leave(const std::shared_ptr<Link>& link, const proto::Goodbye& goodbye);
-  void on_closed(const std::shared_ptr<Link>& link, const absl::Status& reason);
-  void suspect(const std::shared_ptr<Peer>& peer, const absl::Status& reason);
-  void probe(const std::shared_ptr<Peer>& peer);
-  void lose(const std::shared_ptr<Peer>& peer, absl::Status reason);
-  void introduce(Link& link, uint64_t to_incarnation);
   void refuse(const std::shared_ptr<Link>& link, const absl::Status& reason);
+  void on_closed(const std::shared_ptr<Link>& link, const absl::Status& reason);
+  std::shared_ptr<Link> another_link_locked(const Peer& peer) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool is_settled_locked(const Peer& peer) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  // peers_watch.cc: who answers.
+  void lose(const std::shared_ptr<Peer>& peer, WorkerState state, absl::Status reason);
+  // Tells the detector, and does what it says.
+  void watch(absl::FunctionRef<void(FailureDetector&, absl::Time, FailureDetector::Actions&)> event,
+             const absl::Status& why);
+  // The same about one peer, unless that is lost.
+  void watch(const Peer& peer,
+             void (FailureDetector::*event)(uint64_t, absl::Time, FailureDetector::Actions&),
+             const absl::Status& why);
+  void attempt_failed(const std::shared_ptr<Peer>& peer, const std::string& transport,
+                      const absl::Status& reason);
+  void on_tick();
+  void probe_soon(const std::shared_ptr<Peer>& peer);
+  void probe(const std::shared_ptr<Peer>& peer);
+  void send_heartbeat(const std::shared_ptr<Peer>& peer);
 
   const std::vector<std::unique_ptr<transport::Transport>> transports_;
   Sink& sink_;
   TimerQueue& timers_;
-  const absl::Duration connect_timeout_;
-  Worker self_;  // Set once, by listen(), before anything can arrive.
+  const Options options_;
+  // Set by listen(), before anything can arrive; the id by set_workers(), before anybody is admitted.
+  Worker self_;
 
   mutable Mutex mutex_;
   bool ready_ ABSL_GUARDED_BY(mutex_) = false;
@@ -125,10 +198,17 @@ class Peers {
   uint64_t next_link_ ABSL_GUARDED_BY(mutex_) = 1;
   std::map<int32_t, std::shared_ptr<Peer>> peers_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<std::string, std::shared_ptr<Peer>> by_name_ ABSL_GUARDED_BY(mutex_);
+  // All there ever were.
+  absl::flat_hash_map<uint64_t, std::shared_ptr<Peer>> by_incarnation_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_set<uint64_t> gone_before_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<uint64_t, std::shared_ptr<Link>> links_ ABSL_GUARDED_BY(mutex_);
-  // Links on which something arrived before the directory was known.
+  // Links on which something arrived before the directory was known, or told of the one who sent it.
   std::vector<std::shared_ptr<Link>> held_ ABSL_GUARDED_BY(mutex_);
   CondVar links_changed_;
+  // Connections in links_ whose other end has not said who it is.
+  int unintroduced_ ABSL_GUARDED_BY(mutex_) = 0;
+  FailureDetector detector_ ABSL_GUARDED_BY(mutex_);
+  absl::Time tick_at_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();
 
   std::atomic<uint64_t> bytes_sent_{0};
   std::atomic<uint64_t> bytes_received_{0};

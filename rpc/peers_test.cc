@@ -59,7 +59,11 @@ class RecordingSink : public Peers::Sink {
   void on_response(const Worker&, EnvelopePtr, std::vector<transport::Buffer>) override {}
   void on_cancel(const Worker&, uint64_t, uint64_t) override {}
   void on_link_closed(const Worker&, const Link&, const absl::Status&) override {}
-  void on_worker_lost(const Worker&, const absl::Status&) override {
+  void on_link_restored(const Worker&) override {}
+  void on_settled(const Worker&) override {}
+  void on_worker_state(const Worker&, WorkerState) override {}
+  void on_unresponsive(const Worker&, const absl::Status&) override {}
+  void on_worker_lost(const Worker&, WorkerState, const absl::Status&) override {
     MutexLock lock(mutex_);
     lost_ = true;
     changed_.notify_all();
@@ -87,7 +91,7 @@ class RecordingSink : public Peers::Sink {
 
 struct Side {
   Side(Worker self, std::vector<std::unique_ptr<transport::Transport>> transports)
-      : worker(std::move(self)), peers(std::move(transports), sink, timers, absl::Seconds(10)) {}
+      : worker(std::move(self)), peers(std::move(transports), sink, timers, Peers::Options()) {}
   Worker worker;
   RecordingSink sink;
   TimerQueue timers;
@@ -111,8 +115,8 @@ TEST_P(FallBack, NextTransportTakesOver) {
   ASSERT_TRUE(caller_record.ok() && callee_record.ok());
   const std::vector<WorkerAddress> workers = {{caller.worker, *caller_record},
                                               {callee.worker, *callee_record}};
-  caller.peers.set_workers(workers);
-  callee.peers.set_workers(workers);
+  caller.peers.set_workers(caller.worker, workers, {});
+  callee.peers.set_workers(callee.worker, workers, {});
 
   const std::shared_ptr<Peer> peer = *caller.peers.find("callee", -1);
   uint64_t id = 0;

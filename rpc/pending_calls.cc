@@ -57,11 +57,56 @@ PendingCalls::Taken PendingCalls::take_from(uint64_t id, uint64_t incarnation) {
   return call;
 }
 
-std::vector<PendingCalls::Taken> PendingCalls::take_link(const Link& link) {
+PendingCalls::Broken PendingCalls::take_link(const Link& link) {
+  Broken broken;
+  MutexLock lock(mutex_);
+  for (auto entry = calls_.begin(); entry != calls_.end();) {
+    if (entry->second->link.get() != &link) {
+      ++entry;
+    } else if (entry->second->repeatable != nullptr) {
+      entry->second->link = nullptr;
+      broken.repeatable.push_back(entry->first);
+      ++entry;
+    } else {
+      broken.calls.push_back(std::move(entry->second));
+      calls_.erase(entry++);
+    }
+  }
+  return broken;
+}
+
+absl::optional<PendingCalls::Attempt> PendingCalls::attempt(uint64_t id, bool begins) {
+  MutexLock lock(mutex_);
+  auto found = calls_.find(id);
+  if (found == calls_.end()) return absl::nullopt;
+  PendingCall& call = *found->second;
+  if (begins) ++call.attempts;
+  return Attempt{call.peer, call.repeatable, call.callee, call.deadline, call.attempts};
+}
+
+bool PendingCalls::attach(uint64_t id, const std::shared_ptr<Link>& link) {
+  MutexLock lock(mutex_);
+  auto found = calls_.find(id);
+  if (found == calls_.end()) return false;
+  found->second->link = link;
+  found->second->sending = true;
+  return true;
+}
+
+bool PendingCalls::detach(uint64_t id, const Link& link) {
+  MutexLock lock(mutex_);
+  auto found = calls_.find(id);
+  if (found == calls_.end() || found->second->link.get() != &link) return false;
+  found->second->link = nullptr;
+  return true;
+}
+
+template <class Matches>
+std::vector<PendingCalls::Taken> PendingCalls::take_where(Matches matches) {
   std::vector<Taken> taken;
   MutexLock lock(mutex_);
   for (auto entry = calls_.begin(); entry != calls_.end();) {
-    if (entry->second->link.get() == &link) {
+    if (matches(*entry->second)) {
       taken.push_back(std::move(entry->second));
       calls_.erase(entry++);
     } else {
@@ -69,6 +114,10 @@ std::vector<PendingCalls::Taken> PendingCalls::take_link(const Link& link) {
     }
   }
   return taken;
+}
+
+std::vector<PendingCalls::Taken> PendingCalls::take_worker(uint64_t incarnation) {
+  return take_where([incarnation](const PendingCall& call) { return call.incarnation == incarnation; });
 }
 
 std::vector<PendingCalls::Taken> PendingCalls::take_all() {

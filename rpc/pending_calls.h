@@ -13,7 +13,9 @@
 #include "base/mutex.h"
 #include "rpc/encoder.h"
 #include "rpc/envelope.h"
+#include "rpc/flow_window.h"
 #include "rpc/incoming_payload.h"
+#include "rpc/repeatable_request.h"
 #include "rpc/worker.h"
 #include "transport/message.h"
 
@@ -35,7 +37,11 @@ struct PendingCall {
   std::shared_ptr<Peer> peer;
   uint64_t incarnation = 0;  // The peer's.
   std::string callee;
+  // Its place in the peer's window; empty for services, which need none.
+  FlowCredit credit;
   absl::Time started;
+  // When it leaves: later than it started if it had to wait for its place.
+  absl::Time leaves;
   absl::Time deadline = absl::InfiniteFuture();  // On Clock::system().
   absl::Duration timeout;                        // As the caller said it, for messages.
   // Where it goes.
@@ -48,6 +54,9 @@ struct PendingCall {
   uint64_t ticket = 0;
   // References that the request carried, kept until the answer is here.
   std::unique_ptr<Encoder::References> references;
+  // Of a call that is made again when its connection breaks; between two attempts it has no link. Else nullptr.
+  std::shared_ptr<const RepeatableRequest> repeatable;
+  int attempts = 0;  // Of a repeatable call, that have begun.
   // Exactly one is set: what decodes the answer, or takes it as it came.
   absl::AnyInvocable<void(absl::StatusOr<IncomingPayload>)> done;
   absl::AnyInvocable<void(absl::StatusOr<Answer>)> answered;
@@ -71,7 +80,14 @@ class PendingCalls {
   Taken take(uint64_t id);
   // Only if the call went to this worker: answers are accepted from nobody else.
   Taken take_from(uint64_t id, uint64_t incarnation);
-  std::vector<Taken> take_link(const Link& link);
+  // The calls that were under way on a link, but for repeatable ones: these stay, without a link, and are named.
+  struct Broken {
+    std::vector<Taken> calls;
+    std::vector<uint64_t> repeatable;
+  };
+  Broken take_link(const Link& link);
+  // Those that went to this worker.
+  std::vector<Taken> take_worker(uint64_t incarnation);
   std::vector<Taken> take_all();
   struct Expired {
     std::vector<std::pair<uint64_t, Taken>> calls;
@@ -81,6 +97,22 @@ class PendingCalls {
   // The calls whose deadline has come. `alarm`: what add() or the last call of this said; nothing happens for one that
   // another alarm has replaced.
   Expired take_expired(absl::Time alarm, absl::Time now);
+  // ---- Repeatable calls (agent_retries.cc).
+
+  struct Attempt {
+    std::shared_ptr<Peer> peer;
+    std::shared_ptr<const RepeatableRequest> request;
+    std::string callee;
+    absl::Time deadline;
+    int number = 0;  // 1: the first.
+  };
+  // The attempt that a call is at, after counting it if it `begins`. Nothing when the call is gone.
+  absl::optional<Attempt> attempt(uint64_t id, bool begins);
+  // The attempt goes on this link; sent() follows. False when the call is gone.
+  bool attach(uint64_t id, const std::shared_ptr<Link>& link);
+  // The attempt on this link has failed. False when the call is gone, or not there any more.
+  bool detach(uint64_t id, const Link& link);
+
   // Where a borrowing call was sent; {nullptr, 0} when it is gone or borrows nothing.
   std::pair<std::shared_ptr<Link>, uint64_t> borrowed(uint64_t id) const;
   std::size_t size() const;
@@ -92,6 +124,9 @@ class PendingCalls {
   std::size_t unfinished() const { return unfinished_.load(); }
 
  private:
+  template <class Matches>
+  std::vector<Taken> take_where(Matches matches);
+
   std::atomic<uint64_t> next_id_{1};
   std::atomic<std::size_t> unfinished_{0};
   mutable Mutex mutex_;

@@ -45,10 +45,38 @@ TEST(PendingCalls, ClosedLinkTakesWhatWentOnIt) {
     call->link = link(id == 3 ? 1 : 0);
     calls.add(id, std::move(call));
   }
-  EXPECT_EQ(calls.take_link(*reinterpret_cast<Link*>(places[0])).size(), 2u);
+  EXPECT_EQ(calls.take_link(*reinterpret_cast<Link*>(places[0])).calls.size(), 2u);
   EXPECT_EQ(calls.size(), 1u);
   EXPECT_EQ(calls.sent(1, 70), nullptr);
   EXPECT_EQ(calls.take_all().size(), 1u);
+}
+
+TEST(PendingCalls, RepeatableCallOutlivesItsLink) {
+  PendingCalls calls;
+  alignas(16) static char places[2][16];
+  auto link = [&](int i) {
+    return std::shared_ptr<Link>(std::shared_ptr<void>(), reinterpret_cast<Link*>(places[i]));
+  };
+  auto repeatable = call_to(5);
+  repeatable->repeatable = std::make_shared<RepeatableRequest>();
+  repeatable->sending = false;
+  calls.add(1, std::move(repeatable));
+  EXPECT_EQ(calls.attempt(1, /*begins=*/true)->number, 1);
+  ASSERT_TRUE(calls.attach(1, link(0)));
+  // The link closes while it is being sent, and the sender fails too: one of the two goes on with it.
+  PendingCalls::Broken broken = calls.take_link(*link(0));
+  EXPECT_TRUE(broken.calls.empty());
+  EXPECT_EQ(broken.repeatable, std::vector<uint64_t>{1});
+  EXPECT_EQ(calls.sent(1, 0), nullptr);
+  EXPECT_FALSE(calls.detach(1, *link(0)));
+  EXPECT_TRUE(calls.take_link(*link(0)).repeatable.empty());
+  EXPECT_EQ(calls.attempt(1, /*begins=*/true)->number, 2);
+  ASSERT_TRUE(calls.attach(1, link(1)));
+  EXPECT_TRUE(calls.detach(1, *link(1)));
+  EXPECT_TRUE(calls.take_worker(6).empty());
+  EXPECT_EQ(calls.take_worker(5).size(), 1u);
+  EXPECT_FALSE(calls.attempt(1, /*begins=*/false).has_value());
+  EXPECT_FALSE(calls.attach(1, link(1)));
 }
 
 TEST(PendingCalls, GivenUpWhileItIsSentIsLeftToItsSender) {

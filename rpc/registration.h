@@ -1,6 +1,8 @@
 #pragma once
 
 #include <string>
+#include <type_traits>
+#include <utility>
 
 #include "rpc/registry.h"
 #include "rpc/serve.h"
@@ -24,10 +26,22 @@
 //
 //   // One method at a time per object, in arrival order:
 //   GRADWIRE_RPC_SERIAL_CLASS(Counter)
+//
+//   // Running it twice does no more than running it once: its calls survive a broken connection
+//   // (rpc/retry_options.h), at the price that large arguments and results are copied unless they are given away:
+//   GRADWIRE_RPC_IDEMPOTENT(scale)
+//   GRADWIRE_RPC_IDEMPOTENT_AS("norm_p", static_cast<double (*)(const at::Tensor&, double)>(&norm))
+//   GRADWIRE_RPC_IDEMPOTENT_METHOD(ParameterServer, pull)
 #define GRADWIRE_RPC(function) \
   GRADWIRE_RPC_REGISTER_((::gradwire::rpc::registration_internal::function_entry<&function>()))
 #define GRADWIRE_RPC_AS(name, function) \
   GRADWIRE_RPC_REGISTER_((::gradwire::rpc::registration_internal::function_entry<function>(name)))
+#define GRADWIRE_RPC_IDEMPOTENT(function) \
+  GRADWIRE_RPC_REGISTER_((::gradwire::rpc::registration_internal::idempotent_entry<&function>()))
+#define GRADWIRE_RPC_IDEMPOTENT_AS(name, function) \
+  GRADWIRE_RPC_REGISTER_((::gradwire::rpc::registration_internal::idempotent_entry<function>(name)))
+#define GRADWIRE_RPC_IDEMPOTENT_METHOD(type, method) \
+  GRADWIRE_RPC_REGISTER_((::gradwire::rpc::registration_internal::idempotent_entry<&type::method>()))
 #define GRADWIRE_RPC_METHOD(type, method) \
   GRADWIRE_RPC_REGISTER_((::gradwire::rpc::registration_internal::function_entry<&type::method>()))
 #define GRADWIRE_RPC_CLASS(type, ...) \
@@ -43,6 +57,9 @@
 
 namespace gradwire::rpc {
 
+template <class T>
+class RRef;
+
 // The registry's entry for a function, method or class of this program; nullptr when it was not registered.
 template <auto F>
 inline const Callee* callee_of_function = nullptr;
@@ -52,19 +69,33 @@ inline const Callee* callee_of_class = nullptr;
 namespace registration_internal {
 
 template <auto F>
-const Callee* function_entry(std::string name = cpp_function_name<F>()) {
+const Callee* function_entry(std::string name = cpp_function_name<F>(), bool idempotent = false) {
   using Traits = FunctionTraits<decltype(F)>;
   Callee callee;
   callee.name = std::move(name);
   callee.signature = Traits::signature();
   callee.signature_hash = signature_hash(callee.signature);
   callee.serve = &serve_internal::serve<F>;
+  callee.idempotent = idempotent;
   if constexpr (Traits::kIsMethod) {
     callee.kind = CalleeKind::kMethod;
     callee.object_type = value_type_name<typename Traits::Object>();
   }
   callee_of_function<F> = Registry::instance().add(std::move(callee));
   return callee_of_function<F>;
+}
+
+template <class T>
+inline constexpr bool kIsRRef = false;
+template <class T>
+inline constexpr bool kIsRRef<RRef<T>> = true;
+
+template <auto F>
+const Callee* idempotent_entry(std::string name = cpp_function_name<F>()) {
+  using Traits = FunctionTraits<decltype(F)>;
+  static_assert(!kIsRRef<std::decay_t<typename Traits::Result>>,
+                "calls that return an RRef are not made again: register the function with GRADWIRE_RPC");
+  return function_entry<F>(std::move(name), /*idempotent=*/true);
 }
 
 template <class T, class... A>

@@ -42,7 +42,7 @@ const Callee* Registry::add(Callee callee) {
   if (inserted) {
     callee.cost = new CalleeCost;
     entry->second = std::make_unique<Callee>(std::move(callee));
-  } else if (entry->second->serve != callee.serve) {
+  } else if (entry->second->serve != callee.serve || entry->second->idempotent != callee.idempotent) {
     conflicts_.push_back(absl::StrCat(kind_name(callee.kind), " ", callee.name));
   }
   return entry->second.get();
@@ -59,8 +59,8 @@ absl::Status Registry::conflicts() const {
   MutexLock lock(mutex_);
   if (conflicts_.empty()) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat("two different callees are registered as: ", absl::StrJoin(conflicts_, ", "),
-                   "; give one of them another name with GRADWIRE_RPC_AS"));
+      absl::StrCat("two different callees, or one as idempotent and not, are registered as: ",
+                   absl::StrJoin(conflicts_, ", "), "; give one of them another name with GRADWIRE_RPC_AS"));
 }
 
 absl::Status Registry::unknown(CalleeKind kind, absl::string_view name) const {

@@ -27,6 +27,8 @@ struct Callee {
   uint64_t signature_hash = 0;
   // Of a method: the name of the class whose objects it runs on. Empty otherwise.
   std::string object_type;
+  // Running it again does no harm: its calls are made again when their connection breaks (rpc/retry_options.h).
+  bool idempotent = false;
   // Decodes the arguments, runs it and finishes the call.
   void (*serve)(const std::shared_ptr<ServerCall>& call) = nullptr;
   // Lives for ever, as the callee itself does once it is registered.

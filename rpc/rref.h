@@ -87,7 +87,7 @@ class RRef {
     return agent;
   }
   Destination destination() const {
-    Destination to(handle_->owner().info());
+    Destination to = Destination::incarnation_of(handle_->owner());
     return timeout_ ? to.with_timeout(*timeout_) : to;
   }
 

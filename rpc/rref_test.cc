@@ -5,8 +5,10 @@
 #include <thread>
 
 #include "base/mutex.h"
+#include "proto/rpc.pb.h"
 #include "rpc/call.h"
 #include "rpc/testing/group.h"
+#include "transport/fault_injection.h"
 
 namespace gradwire::rpc {
 namespace {
@@ -223,6 +225,55 @@ TEST(RRef, TimedOutRemoteFreesWhatComesLate) {
     EXPECT_EQ(code_of([&] { rref.to_here(); }), absl::StatusCode::kDeadlineExceeded);
   }
   open.set_value();
+  group.expect_empty();
+}
+
+TEST(RRef, DeletesAreForgottenWhenNothingOlderCanCome) {
+  testing::Group group(2);
+  // Both connect at once, so that there may be two connections.
+  Future<int64_t> there = group[0]->rpc_async<&identity>("worker1", 1);
+  Future<int64_t> back = group[1]->rpc_async<&identity>("worker0", 1);
+  EXPECT_EQ(there.wait() + back.wait(), 2);
+  const absl::Time deadline = absl::Now() + absl::Seconds(30);
+  do {
+    RRef<int64_t> rref = group[0]->remote<&identity>("worker1", 42);
+    EXPECT_EQ(rref.to_here(), 42);
+    rref = RRef<int64_t>();
+    group.expect_empty();
+  } while (group[1]->tables().remembered_deletes > 0 && absl::Now() < deadline);
+  EXPECT_EQ(group[1]->tables().remembered_deletes, 0u);
+}
+
+// Lets nothing through that would construct a value.
+RpcBackendOptions without_constructors() {
+  RpcBackendOptions options;
+  options.wrap_transport = [](std::unique_ptr<transport::Transport> inner) {
+    return transport::make_fault_injecting_transport(
+        std::move(inner), [](transport::Direction, const transport::Message& message) -> transport::Fault {
+          proto::Envelope envelope;
+          const bool constructs =
+              envelope.ParseFromString(message.header) && envelope.request().has_constructor();
+          return {constructs ? transport::Fault::Kind::kDrop : transport::Fault::Kind::kDeliver};
+        });
+  };
+  return options;
+}
+
+TEST(RRef, CreationThatNeverArrivesWakesThoseWhoWaitAnywhere) {
+  testing::Group group(3, without_constructors());
+  const absl::Time start = absl::Now();
+  Future<int64_t> waits_elsewhere;
+  {
+    RRef<Counter> counter =
+        group[0]->remote<Counter>(Destination("worker1").with_timeout(absl::Milliseconds(200)), int64_t{1});
+    waits_elsewhere = group[0]->rpc_async<&use>("worker2", counter, int64_t{1});
+    EXPECT_EQ(code_of([&] { counter.rpc_sync<&Counter::increment>(1); }),
+              absl::StatusCode::kDeadlineExceeded);
+  }
+  // Worker 2 asks worker 1, which has never heard of the value; that its creator gave up tells it all.
+  EXPECT_EQ(waits_elsewhere.result().status().code(), absl::StatusCode::kAborted)
+      << waits_elsewhere.result().status();
+  EXPECT_LT(absl::Now() - start, absl::Seconds(8));
   group.expect_empty();
 }
 

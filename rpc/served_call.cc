@@ -196,14 +196,18 @@ absl::Status ServedCall::check_object(const Callee& callee) const {
 bool ServedCall::end() { return !ended_.exchange(true); }
 
 void ServedCall::answer(const proto::Envelope& envelope, std::vector<transport::Buffer> buffers) {
+  std::shared_ptr<Link> newest;
+  if (is_repeatable()) newest = parts_.server->end_repeatable(*this, envelope, buffers);
+  Link& link = newest != nullptr ? *newest : *parts_.link;
   const bool borrows = any_borrowed(buffers);
-  absl::StatusOr<uint64_t> ticket = parts_.link->send(envelope, std::move(buffers));
+  absl::StatusOr<uint64_t> ticket = link.send(envelope, std::move(buffers));
   if (!ticket.ok()) {
     // The caller is gone: what the answer carried stays here.
     undo(envelope.response().result());
-  } else if (borrows) {
+  } else {
+    parts_.server->rrefs_.sent(envelope.response().result(), parts_.from, link.closed());
     // The value may change from here on; what has not left yet is copied.
-    parts_.link->capture(*ticket);
+    if (borrows) link.capture(*ticket);
   }
   parts_.server->ended(*this);
   if (on_ended_) on_ended_();
@@ -270,7 +274,8 @@ absl::Status ServedCall::encode_result(std::shared_ptr<void> value, const TypeOp
     GRADWIRE_RETURN_IF_ERROR(hook->outgoing(parts_.from, tensors.get(), payload));
   }
   if (tensors == nullptr) return absl::OkStatus();
-  return tensor_backend()->encode(*tensors, TensorSharing::kBorrow, payload, buffers);
+  const TensorSharing sharing = is_repeatable() ? TensorSharing::kCapture : TensorSharing::kBorrow;
+  return tensor_backend()->encode(*tensors, sharing, payload, buffers);
 }
 
 void ServedCall::fail(absl::Status status) {

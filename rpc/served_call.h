@@ -48,11 +48,19 @@ class ServedCall : public ServerCall, public std::enable_shared_from_this<Served
 
   const proto::Request& request() const { return (*parts_.envelope)->request(); }
   const Worker& from() const { return parts_.from; }
+  // The one that it came in on first.
   const Link& link() const { return *parts_.link; }
+  const CancellationToken& token() const { return parts_.token; }
+  const std::shared_ptr<Link>& shared_link() const { return parts_.link; }
+  // Whether the same request may come again.
+  bool is_repeatable() const { return request().request_id() != 0; }
   absl::Time deadline() const { return deadline_; }
   // Of calls of this callee; nullptr where nothing is known.
   TaskCost* cost() const { return cost_; }
 
+  // Whether the call still waits for its object. What ends that, says stop_waiting(), and goes on if it was the first.
+  bool waits() const { return waits_.load(); }
+  bool stop_waiting() { return waits_.exchange(false); }
   void set_target(RRefService::Owned target) { target_ = std::move(target); }
   // Called once when the call has ended.
   void on_ended(absl::AnyInvocable<void()> callback) { on_ended_ = std::move(callback); }
@@ -89,6 +97,7 @@ class ServedCall : public ServerCall, public std::enable_shared_from_this<Served
   ExecutionState state_;
   absl::AnyInvocable<void()> on_ended_;
   std::atomic<bool> ended_{false};
+  std::atomic<bool> waits_{true};
 };
 
 // When the caller of a request that has just arrived stops waiting, on Clock::system().

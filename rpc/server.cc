@@ -1,11 +1,12 @@
 #include "rpc/server.h"
 
-#include <atomic>
+#include <algorithm>
 
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/error.h"
 #include "rpc/agent.h"
+#include "rpc/agent_impl.h"
 #include "rpc/codec_containers.h"
 #include "rpc/id.h"
 #include "rpc/link.h"
@@ -21,8 +22,9 @@ constexpr absl::Duration kStartTime = absl::Milliseconds(200);
 
 }  // namespace
 
-Server::Server(Agent& agent, RRefService& rrefs, std::shared_ptr<ThreadPool> executor)
-    : agent_(agent), rrefs_(rrefs), executor_(std::move(executor)) {}
+Server::Server(Agent& agent, RRefService& rrefs, std::shared_ptr<ThreadPool> executor,
+               const RetryOptions& retry)
+    : agent_(agent), rrefs_(rrefs), executor_(std::move(executor)), retry_(retry), repeats_(retry) {}
 
 void Server::refuse(Link& link, uint64_t call_id, const absl::Status& status) {
   proto::Envelope envelope;
@@ -48,6 +50,12 @@ void Server::on_request(const Worker& from, const std::shared_ptr<Link>& link, E
     refuse(*link, call_id, absl::InvalidArgumentError("the ids of a remote result are not its caller's"));
     return;
   }
+  if (request.request_id() != 0) {
+    if (absl::Status allowed = check_repeatable(request); !allowed.ok()) {
+      refuse(*link, call_id, allowed);
+      return;
+    }
+  }
   // References first, and whatever happens to the call: dropping the handles gives them back.
   auto references = rrefs_.receive(request.arguments(), from);
   if (!references.ok()) {
@@ -56,11 +64,15 @@ void Server::on_request(const Worker& from, const std::shared_ptr<Link>& link, E
   }
   CancellationSource source;
   absl::Status stopped;
-  {
+  if (request.request_id() != 0) {
+    if (!arrive(from, link, request, source, stopped)) return;
+  } else {
     MutexLock lock(mutex_);
     stopped = stopped_;
     // A second request with the number of one that runs can only be a repetition.
-    if (stopped.ok() && !calls_.try_emplace({link->number(), call_id}, source).second) return;
+    if (stopped.ok() &&
+        !calls_.try_emplace({link->number(), call_id}, Running{source, nullptr, &request}).second)
+      return;
   }
   auto call = std::make_shared<ServedCall>(ServedCall::Parts{this, std::move(agent), from, link,
                                                              std::move(envelope), std::move(buffers),
@@ -79,6 +91,7 @@ void Server::on_request(const Worker& from, const std::shared_ptr<Link>& link, E
   // Found at once in the usual case, so that calls on an object queue in the order in which they arrived.
   rrefs_.find(from_proto(call->request().target()), call->deadline(),
               [this, call](absl::StatusOr<RRefService::Owned> target) mutable {
+                if (!call->stop_waiting()) return;
                 if (!target.ok()) {
                   call->fail(with_context(target.status(), absl::StrCat("\"", call->callee(), "\"")));
                   return;
@@ -87,6 +100,14 @@ void Server::on_request(const Worker& from, const std::shared_ptr<Link>& link, E
                 call->set_target(*std::move(target));
                 admit(std::move(call), strand);
               });
+  // It may never come, and nobody may want it any more.
+  if (call->waits()) {
+    // The token keeps this: it must not keep the token.
+    source.token().on_cancelled([weak = call->weak_from_this()] {
+      std::shared_ptr<ServedCall> waiting = weak.lock();
+      if (waiting != nullptr && waiting->stop_waiting()) waiting->fail(waiting->token().reason());
+    });
+  }
 }
 
 // Before it queues: a call that waits at the gate of its context must not hold the turn of one that has
@@ -160,103 +181,28 @@ std::shared_ptr<Strand> Server::order_strand(const Worker& from, uint64_t key) {
   return strand;
 }
 
-// The answer to one service call: sent once, whatever the extension does; Internal when it drops the call.
-class Server::ServiceAnswer {
- public:
-  ServiceAnswer(Server& server, std::shared_ptr<Agent> agent, std::shared_ptr<Link> link, uint64_t call_id)
-      : server_(server), agent_(std::move(agent)), link_(std::move(link)), call_id_(call_id) {}
-  ~ServiceAnswer() { send(absl::InternalError("the service dropped its call")); }
-
-  void send(absl::StatusOr<ServiceReply> reply) {
-    if (sent_.exchange(true)) return;
-    proto::Envelope out;
-    proto::Response& response = *out.mutable_response();
-    response.set_call_id(call_id_);
-    std::vector<transport::Buffer> buffers;
-    if (reply.ok()) {
-      response.set_body(std::move(reply->body));
-      if (reply->tensors != nullptr) {
-        absl::Status encoded = tensor_backend()->encode(*reply->tensors, TensorSharing::kCapture,
-                                                        *response.mutable_result(), buffers);
-        if (!encoded.ok()) reply = encoded;
-      }
-    }
-    if (!reply.ok()) {
-      response.clear_body();
-      response.clear_result();
-      buffers.clear();
-      status_to_proto(with_worker(reply.status(), agent_->self().name), *response.mutable_status());
-    }
-    server_.served_.fetch_add(1, std::memory_order_relaxed);
-    (void)link_->send(out, std::move(buffers));
-    MutexLock lock(server_.mutex_);
-    --server_.services_under_way_;
-  }
-
- private:
-  Server& server_;
-  // Keeps the server.
-  const std::shared_ptr<Agent> agent_;
-  const std::shared_ptr<Link> link_;
-  const uint64_t call_id_;
-  std::atomic<bool> sent_{false};
-};
-
-void Server::serve_service(const Worker& from, const std::shared_ptr<Link>& link, EnvelopePtr envelope,
-                           std::vector<transport::Buffer> buffers) {
-  std::shared_ptr<Agent> agent = agent_.weak_from_this().lock();
-  if (agent == nullptr) return;
-  {
-    MutexLock lock(mutex_);
-    if (!stopped_.ok()) return;
-    ++services_under_way_;
-  }
-  auto answer = std::make_shared<ServiceAnswer>(*this, agent, link, (*envelope)->request().call_id());
-  Executor::Task task = [this, agent = std::move(agent), from, envelope = std::move(envelope),
-                         buffers = std::move(buffers), answer = std::move(answer)]() mutable {
-    AgentGuard guard(agent);
-    const proto::Request& request = (*envelope)->request();
-    ServiceCall call;
-    call.from = from;
-    call.service = request.service().number();
-    call.body = request.service().body();
-    call.deadline = deadline_of(request);
-    call.reply = [answer = std::move(answer)](absl::StatusOr<ServiceReply> reply) {
-      answer->send(std::move(reply));
-    };
-    if (request.arguments().tensors_size() > 0) {
-      if (tensor_backend() == nullptr) {
-        call.reply(absl::InvalidArgumentError("tensors sent to a program that was linked without libtorch"));
-        return;
-      }
-      auto tensors = tensor_backend()->decode(request.arguments(), std::move(buffers));
-      if (!tensors.ok()) {
-        call.reply(tensors.status());
-        return;
-      }
-      call.tensors = *std::move(tensors);
-    }
-    agent_.serve_service(std::move(call));
-  };
-  executor_->post_clean(task, service_cost_.of(0));
-}
-
-void Server::cancel(uint64_t link, uint64_t call_id, const absl::Status& reason) {
+void Server::cancel(const Worker& from, uint64_t link, uint64_t call_id, const absl::Status& reason) {
   absl::optional<CancellationSource> source;
   {
     MutexLock lock(mutex_);
     auto found = calls_.find({link, call_id});
-    if (found != calls_.end()) source = found->second;
+    if (found == calls_.end()) found = find_orphan_locked(from, call_id);
+    if (found != calls_.end()) source = found->second.source;
   }
   if (source) source->cancel(reason);
 }
 
-void Server::cancel_link(uint64_t link, const absl::Status& reason) {
+void Server::cancel_link(uint64_t link, const absl::Status& reason, bool caller_is_lost) {
   std::vector<CancellationSource> sources;
   {
     MutexLock lock(mutex_);
-    for (const auto& [key, source] : calls_) {
-      if (key.first == link) sources.push_back(source);
+    for (auto& [key, running] : calls_) {
+      if (key.first != link) continue;
+      if (running.repeatable == nullptr || caller_is_lost) {
+        sources.push_back(running.source);
+      } else {
+        orphan_locked(key, running);
+      }
     }
   }
   for (const CancellationSource& source : sources) source.cancel(reason);
@@ -264,11 +210,14 @@ void Server::cancel_link(uint64_t link, const absl::Status& reason) {
 
 void Server::stop(const absl::Status& reason) {
   std::vector<CancellationSource> sources;
+  std::vector<Deduplicator::Answer> dropped;
   {
     MutexLock lock(mutex_);
     if (!stopped_.ok()) return;
     stopped_ = reason;
-    for (const auto& [key, source] : calls_) sources.push_back(source);
+    for (const auto& [key, running] : calls_) sources.push_back(running.source);
+    repeats_.clear();
+    dropped = repeats_.take_dropped();
   }
   for (const CancellationSource& source : sources) source.cancel(reason);
 }
@@ -276,12 +225,29 @@ void Server::stop(const absl::Status& reason) {
 void Server::ended(const ServedCall& call) {
   served_.fetch_add(1, std::memory_order_relaxed);
   MutexLock lock(mutex_);
-  calls_.erase({call.link().number(), call.request().call_id()});
+  if (call.is_repeatable()) {
+    --answers_under_way_;
+  } else {
+    calls_.erase({call.link().number(), call.request().call_id()});
+  }
+}
+
+std::vector<std::string> Server::running_callees() const {
+  std::vector<std::string> callees;
+  {
+    MutexLock lock(mutex_);
+    for (const auto& [key, running] : calls_) {
+      callees.push_back(absl::StrCat("\"", callee_of(*running.request), "\""));
+    }
+  }
+  std::sort(callees.begin(), callees.end());
+  callees.erase(std::unique(callees.begin(), callees.end()), callees.end());
+  return callees;
 }
 
 std::size_t Server::under_way() const {
   MutexLock lock(mutex_);
-  return calls_.size() + services_under_way_;
+  return calls_.size() + answers_under_way_;
 }
 
 }  // namespace gradwire::rpc

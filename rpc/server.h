@@ -10,6 +10,7 @@
 #include "base/mutex.h"
 #include "base/thread_pool.h"
 #include "rpc/callee_cost.h"
+#include "rpc/deduplicator.h"
 #include "rpc/envelope.h"
 #include "rpc/extension.h"
 #include "rpc/strand.h"
@@ -28,23 +29,56 @@ class ServedCall;
 // Thread-safe.
 class Server {
  public:
-  Server(Agent& agent, RRefService& rrefs, std::shared_ptr<ThreadPool> executor);
+  Server(Agent& agent, RRefService& rrefs, std::shared_ptr<ThreadPool> executor, const RetryOptions& retry);
 
   // On a transport's thread; does not block.
   void on_request(const Worker& from, const std::shared_ptr<Link>& link, EnvelopePtr envelope,
                   std::vector<transport::Buffer> buffers);
-  // The caller has given up, or its connection is gone: nobody waits for these answers.
-  void cancel(uint64_t link, uint64_t call_id, const absl::Status& reason);
-  void cancel_link(uint64_t link, const absl::Status& reason);
+  // The caller has given up, or its connection is gone: nobody waits for these answers. But a call that may come again
+  // on another connection goes on, until its deadline, unless its caller is lost.
+  void cancel(const Worker& from, uint64_t link, uint64_t call_id, const absl::Status& reason);
+  void cancel_link(uint64_t link, const absl::Status& reason, bool caller_is_lost);
+  void worker_lost(const Worker& caller, const absl::Status& reason);
   // Refuses requests from now on and fires every call's CancellationToken.
   void stop(const absl::Status& reason);
 
   std::size_t under_way() const;
+  std::size_t kept_answers() const;
+  // The names of what runs, or waits for its turn, now.
+  std::vector<std::string> running_callees() const;
   uint64_t served() const { return served_.load(); }
 
  private:
   friend class ServedCall;
   class ServiceAnswer;
+
+  // A call under way.
+  struct Repeatable;
+  struct Running {
+    CancellationSource source;
+    // Of a call that may come again.
+    std::shared_ptr<Repeatable> repeatable;
+    // The call's, which lives for as long as it is in the table.
+    const proto::Request* request = nullptr;
+  };
+  // By link and call id: the connection that a call came in on last.
+  using CallKey = std::pair<uint64_t, uint64_t>;
+  using Calls = absl::flat_hash_map<CallKey, Running>;
+
+  // Repeated calls (server_repeats.cc).
+  static absl::Status check_repeatable(const proto::Request& request);
+  // Whether the request is new, and to run or, when `stopped` says why, to fail. Else it has been dealt with.
+  bool arrive(const Worker& from, const std::shared_ptr<Link>& link, const proto::Request& request,
+              const CancellationSource& source, absl::Status& stopped);
+  // Keeps the answer for repetitions; returns the link that it goes on.
+  std::shared_ptr<Link> end_repeatable(const ServedCall& call, const proto::Envelope& envelope,
+                                       const std::vector<transport::Buffer>& buffers);
+  // Its link has closed.
+  void orphan_locked(const CallKey& key, Running& running) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Calls::iterator find_orphan_locked(const Worker& from, uint64_t call_id)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void expire_answers();
+
   void serve_service(const Worker& from, const std::shared_ptr<Link>& link, EnvelopePtr envelope,
                      std::vector<transport::Buffer> buffers);
   // Waits until the call's autograd context may run here, then queues it.
@@ -58,14 +92,20 @@ class Server {
   Agent& agent_;
   RRefService& rrefs_;
   const std::shared_ptr<ThreadPool> executor_;
+  const RetryOptions retry_;
 
   mutable Mutex mutex_;
   absl::Status stopped_ ABSL_GUARDED_BY(mutex_);
-  // By link and call id.
-  absl::flat_hash_map<std::pair<uint64_t, uint64_t>, CancellationSource> calls_ ABSL_GUARDED_BY(mutex_);
+  Calls calls_ ABSL_GUARDED_BY(mutex_);
+  Deduplicator repeats_ ABSL_GUARDED_BY(mutex_);
+  // Calls whose link has closed, by their caller's incarnation and call id: a Cancel may come on another link.
+  absl::flat_hash_map<std::pair<uint64_t, uint64_t>, CallKey> orphans_ ABSL_GUARDED_BY(mutex_);
+  // A timer is going to come for the answers that are kept.
+  bool expires_ ABSL_GUARDED_BY(mutex_) = false;
   // By caller and order key; kept while calls use them.
   absl::flat_hash_map<std::pair<uint64_t, uint64_t>, std::weak_ptr<Strand>> strands_ ABSL_GUARDED_BY(mutex_);
-  std::size_t services_under_way_ ABSL_GUARDED_BY(mutex_) = 0;
+  // Services, and answers of repeatable calls that are about to be sent.
+  std::size_t answers_under_way_ ABSL_GUARDED_BY(mutex_) = 0;
 
   std::atomic<uint64_t> served_{0};
   CalleeCost service_cost_;

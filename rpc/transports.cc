@@ -42,6 +42,11 @@ absl::StatusOr<std::vector<std::unique_ptr<transport::Transport>>> make_transpor
           absl::StrCat("unknown transport \"", name, "\"; there are \"shm\", \"tcp\" and \"ucx\""));
     }
   }
+  if (options.wrap_transport) {
+    for (std::size_t i = 1; i < transports.size(); ++i) {
+      transports[i] = options.wrap_transport(std::move(transports[i]));
+    }
+  }
   return transports;
 }
 

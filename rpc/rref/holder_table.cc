@@ -1,12 +1,16 @@
 #include "rpc/rref/holder_table.h"
 
+#include "rpc/deliberate_bug.h"
+
 namespace gradwire::rpc {
 
 void HolderTable::add(const Fork& fork, bool confirmed) {
-  forks_.try_emplace(fork.fork, State{fork, confirmed});
+  const bool added = forks_.try_emplace(fork.fork, State{fork, confirmed}).second;
+  if (added && !confirmed && fork.sharer != 0) unconfirmed_.emplace(fork.fork, fork.sharer);
 }
 
 HolderTable::Deletes HolderTable::confirm(const Id& fork) {
+  unconfirmed_.erase(fork);
   auto found = forks_.find(fork);
   if (found == forks_.end()) return {};
   found->second.confirmed = true;
@@ -22,14 +26,15 @@ HolderTable::Deletes HolderTable::release(const Id& fork) {
 
 void HolderTable::add_child(const Id& parent, const Id& child, uint64_t receiver) {
   auto found = forks_.find(parent);
-  if (found == forks_.end() || !children_.try_emplace(child, Child{parent, receiver}).second) return;
+  if (found == forks_.end()) return;
+  if (!children_.try_emplace(child, Parent{parent, found->second.fork.rref, receiver}).second) return;
   ++found->second.children;
 }
 
 HolderTable::Deletes HolderTable::confirm_child(const Id& child, uint64_t receiver) {
   auto found = children_.find(child);
   if (found == children_.end() || found->second.receiver != receiver) return {};
-  const Id parent = found->second.parent;
+  const Id parent = found->second.fork;
   children_.erase(found);
   auto fork = forks_.find(parent);
   if (fork == forks_.end()) return {};
@@ -37,25 +42,40 @@ HolderTable::Deletes HolderTable::confirm_child(const Id& child, uint64_t receiv
   return delete_if_done(parent);
 }
 
-HolderTable::Deletes HolderTable::lose_worker(uint64_t incarnation) {
+std::vector<HolderTable::Fork> HolderTable::lose_worker(uint64_t incarnation) {
+  std::vector<Fork> never;
+  absl::erase_if(forks_, [&](const auto& entry) {
+    const State& state = entry.second;
+    if (state.fork.owner != incarnation) return false;
+    if (!state.confirmed) never.push_back(state.fork);
+    unconfirmed_.erase(entry.first);
+    return true;
+  });
+  absl::erase_if(children_, [this](const auto& child) { return !forks_.contains(child.second.fork); });
+  if (has_children_of(incarnation)) lost_.insert(incarnation);
+  return never;
+}
+
+HolderTable::Deletes HolderTable::release_lost() {
+  if (lost_.empty()) return {};
+  std::vector<std::pair<Id, uint64_t>> orphans;
+  for (const auto& [child, parent] : children_) {
+    if (lost_.contains(parent.receiver)) orphans.emplace_back(child, parent.receiver);
+  }
+  lost_.clear();
   Deletes deletes;
-  std::vector<Id> orphans;
-  for (const auto& [child, entry] : children_) {
-    if (entry.receiver == incarnation) orphans.push_back(child);
+  for (const auto& [child, receiver] : orphans) {
+    for (Fork& fork : confirm_child(child, receiver)) deletes.push_back(fork);
   }
-  for (const Id& child : orphans) {
-    for (Fork& fork : confirm_child(child, incarnation)) {
-      if (fork.owner != incarnation) deletes.push_back(fork);
-    }
-  }
-  absl::erase_if(forks_, [incarnation](const auto& fork) { return fork.second.fork.owner == incarnation; });
-  absl::erase_if(children_, [this](const auto& child) { return !forks_.contains(child.second.parent); });
   return deletes;
 }
 
-void HolderTable::forget(const Id& fork) {
-  if (forks_.erase(fork) == 0) return;
-  absl::erase_if(children_, [&fork](const auto& child) { return child.second.parent == fork; });
+std::vector<Id> HolderTable::forks_of(uint64_t owner) const {
+  std::vector<Id> forks;
+  for (const auto& [fork, state] : forks_) {
+    if (state.fork.owner == owner) forks.push_back(fork);
+  }
+  return forks;
 }
 
 bool HolderTable::confirmed(const Id& fork) const {
@@ -63,11 +83,54 @@ bool HolderTable::confirmed(const Id& fork) const {
   return found != forks_.end() && found->second.confirmed;
 }
 
+HolderTable::Stage HolderTable::stage(const Id& fork) const {
+  auto found = forks_.find(fork);
+  if (found == forks_.end()) return Stage::kAbsent;
+  const State& state = found->second;
+  if (state.confirmed) return state.released ? Stage::kConfirmedReleased : Stage::kConfirmed;
+  return state.released ? Stage::kUnconfirmedReleased : Stage::kUnconfirmed;
+}
+
+uint64_t HolderTable::sharer_of_unconfirmed(const Id& fork) const {
+  auto found = unconfirmed_.find(fork);
+  return found == unconfirmed_.end() ? 0 : found->second;
+}
+
+uint64_t HolderTable::receiver_of(const Id& child) const {
+  auto found = children_.find(child);
+  return found == children_.end() ? 0 : found->second.receiver;
+}
+
+bool HolderTable::has_children_of(uint64_t receiver) const {
+  for (const auto& [child, parent] : children_) {
+    if (parent.receiver == receiver) return true;
+  }
+  return false;
+}
+
+std::vector<HolderTable::Child> HolderTable::children_of(uint64_t receiver) const {
+  std::vector<Child> children;
+  for (const auto& [child, parent] : children_) {
+    if (parent.receiver == receiver) children.push_back({parent.rref, child});
+  }
+  return children;
+}
+
+bool HolderTable::has_unconfirmed_from(const absl::flat_hash_set<uint64_t>& sharers) const {
+  for (const auto& [fork, sharer] : unconfirmed_) {
+    if (sharers.contains(sharer)) return true;
+  }
+  return false;
+}
+
 HolderTable::Deletes HolderTable::delete_if_done(const Id& fork) {
   auto found = forks_.find(fork);
   const State& state = found->second;
-  if (!state.confirmed || !state.released || state.children > 0) return {};
+  if (!state.released) return {};
+  if (!state.confirmed && !deliberate_bug(DeliberateBug::kDeleteUnconfirmed)) return {};
+  if (state.children > 0 && !deliberate_bug(DeliberateBug::kForgetChildren)) return {};
   Deletes deletes = {state.fork};
+  unconfirmed_.erase(fork);
   forks_.erase(found);
   return deletes;
 }

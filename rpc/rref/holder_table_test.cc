@@ -59,21 +59,31 @@ TEST(HolderTable, DuplicateEventsChangeNothing) {
   EXPECT_TRUE(table.confirm(kFork).empty());
 }
 
-TEST(HolderTable, LostReceiversChildrenLetTheirParentsGo) {
+TEST(HolderTable, LostReceiversChildrenStayUntilTheyAreReleased) {
   HolderTable table = with_fork(true);
   table.add_child(kFork, kChild, kC);
   (void)table.release(kFork);
-  EXPECT_EQ(table.lose_worker(kC).size(), 1u);
-  EXPECT_EQ(table.forks(), 0u);
+  EXPECT_TRUE(table.lose_worker(kC).empty());
+  EXPECT_EQ(table.stage(kFork), HolderTable::Stage::kConfirmedReleased);
+  EXPECT_EQ(table.release_lost().size(), 1u);
+  EXPECT_EQ(table.forks() + table.children(), 0u);
 }
 
 TEST(HolderTable, LostOwnersForksNeedNoDelete) {
   HolderTable table = with_fork(false);
   table.add_child(kFork, kChild, kC);
   (void)table.release(kFork);
-  EXPECT_TRUE(table.lose_worker(kOwner).empty());
-  EXPECT_EQ(table.forks() + table.children(), 0u);
+  const auto never = table.lose_worker(kOwner);
+  ASSERT_EQ(never.size(), 1u);
+  EXPECT_EQ(never[0].fork, kFork);
+  EXPECT_EQ(table.forks() + table.children() + table.unconfirmed(), 0u);
   EXPECT_TRUE(table.confirm(kFork).empty());
+}
+
+TEST(HolderTable, ConfirmedForksOfALostOwnerGoUnannounced) {
+  HolderTable table = with_fork(true);
+  EXPECT_TRUE(table.lose_worker(kOwner).empty());
+  EXPECT_EQ(table.stage(kFork), HolderTable::Stage::kAbsent);
 }
 
 TEST(HolderTable, OwnerThatIsAlsoTheReceiverGetsNoDelete) {
@@ -81,15 +91,19 @@ TEST(HolderTable, OwnerThatIsAlsoTheReceiverGetsNoDelete) {
   table.add_child(kFork, kChild, kOwner);
   (void)table.release(kFork);
   EXPECT_TRUE(table.lose_worker(kOwner).empty());
+  EXPECT_TRUE(table.release_lost().empty());
   EXPECT_EQ(table.forks() + table.children(), 0u);
 }
 
-TEST(HolderTable, ForgottenForkTakesItsChildrenAlong) {
-  HolderTable table = with_fork(false);
-  table.add_child(kFork, kChild, kC);
-  table.forget(kFork);
-  table.forget(kFork);
-  EXPECT_EQ(table.forks() + table.children(), 0u);
+TEST(HolderTable, SharerOfAnUnconfirmedForkIsKnown) {
+  HolderTable table;
+  table.add({kRref, kFork, kOwner, kC}, false);
+  EXPECT_EQ(table.sharer_of_unconfirmed(kFork), kC);
+  EXPECT_TRUE(table.has_unconfirmed_from({kC}));
+  EXPECT_FALSE(table.has_unconfirmed_from({kD}));
+  (void)table.confirm(kFork);
+  EXPECT_FALSE(table.has_unconfirmed_from({kC}));
+  EXPECT_EQ(table.unconfirmed(), 0u);
 }
 
 TEST(HolderTable, RandomOrdersDeleteEachForkExactlyOnce) {

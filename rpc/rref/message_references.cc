@@ -60,39 +60,40 @@ absl::StatusOr<uint32_t> RRefService::add_reference(const std::shared_ptr<RRefHa
   const Id child = agent_.next_id();
   to_proto(child, *reference.mutable_fork());
   MutexLock lock(mutex_);
-  if (!handle->is_owner()) {
-    holder_table_.add_child(handle->fork(), child, receiver.incarnation);
-  } else {
-    owner_table_.add_fork(handle->rref(), child, receiver.incarnation);
-    reference.set_registered(true);
+  switch (references_.share(handle->rref(), handle->fork(), child, receiver.incarnation)) {
+    case References::Shared::kRegistered:
+      reference.set_registered(true);
+      break;
+    case References::Shared::kUnregistered:
+      break;
+    case References::Shared::kRefused:
+      payload.mutable_references()->RemoveLast();
+      return absl::UnavailableError(absl::StrCat("worker \"", receiver.name, "\", or the RRef's owner \"",
+                                                 handle->owner().name, "\", is gone"));
   }
   return payload.references_size() - 1;
 }
 
-void RRefService::undo(const proto::Payload& payload, const Worker& receiver) {
+void RRefService::sent(const proto::Payload& payload, const Worker& receiver, bool closed) {
   if (payload.references_size() == 0) return;
-  std::vector<Slot> freed;
-  HolderTable::Deletes deletes;
-  {
-    MutexLock lock(mutex_);
-    if (closed_) return;
+  tell([&](References& references, References::Actions& actions) {
     for (const proto::Reference& reference : payload.references()) {
       const Id child = from_proto(reference.fork());
       if (!child) continue;
-      if (reference.registered()) {
-        const Id rref = from_proto(reference.rref());
-        for (Slot& slot : take_freed_locked(owner_table_.delete_fork(rref, child, receiver.incarnation))) {
-          freed.push_back(std::move(slot));
-        }
-      } else {
-        for (const HolderTable::Fork& fork : holder_table_.confirm_child(child, receiver.incarnation)) {
-          deletes.push_back(fork);
-        }
-      }
+      references.sent(child);
+      if (closed) references.revoke(from_proto(reference.rref()), child, receiver.incarnation, actions);
     }
-  }
-  free_values(std::move(freed));
-  send_deletes(deletes);
+  });
+}
+
+void RRefService::undo(const proto::Payload& payload, const Worker& receiver) {
+  if (payload.references_size() == 0) return;
+  tell([&](References& references, References::Actions& actions) {
+    for (const proto::Reference& reference : payload.references()) {
+      const Id child = from_proto(reference.fork());
+      if (child) references.unshare(from_proto(reference.rref()), child, receiver.incarnation, actions);
+    }
+  });
 }
 
 absl::StatusOr<std::vector<std::shared_ptr<RRefHandle>>> RRefService::receive(const proto::Payload& payload,
@@ -117,89 +118,52 @@ absl::StatusOr<std::vector<std::shared_ptr<RRefHandle>>> RRefService::receive(co
 
 absl::StatusOr<std::shared_ptr<RRefHandle>> RRefService::receive_one(const proto::Reference& reference,
                                                                      const Worker& from) {
-  const Id rref = from_proto(reference.rref());
-  const Id child = from_proto(reference.fork());
-  if (!rref) return absl::InvalidArgumentError("a reference without an id");
-  if (reference.owner() == agent_.self().incarnation)
-    return receive_owned(rref, child, reference.type(), from);
-  if (!child || (reference.registered() && reference.owner() != from.incarnation)) {
-    return absl::InvalidArgumentError("a reference without a fork for its receiver");
-  }
-  absl::StatusOr<Worker> owner = agent_.find_worker_by_incarnation(reference.owner());
-  if (!owner.ok()) {
-    confirm_to_sharer(from, rref, child);
-    return with_context(owner.status(), "the owner of a reference");
-  }
-  const bool confirmed = reference.registered();
-  Promise<void> promise(agent_.executor());
+  using Received = References::Received;
+  const References::Reference named = {from_proto(reference.rref()), reference.owner(),
+                                       from_proto(reference.fork()), reference.registered()};
+  const bool here = named.owner == agent_.self().incarnation;
+  absl::StatusOr<Worker> owner = here ? agent_.self() : agent_.find_worker_by_incarnation(named.owner);
+  Promise<void> confirmed(agent_.executor());
+  Received received;
+  Effects effects;
   {
     MutexLock lock(mutex_);
     if (closed_) return absl::FailedPreconditionError("the agent has been shut down");
-    holder_table_.add({rref, child, owner->incarnation}, confirmed);
-    if (!confirmed) unconfirmed_.emplace(child, promise);
+    References::Actions actions;
+    received = references_.receive(named, from.incarnation, actions);
+    if (received == Received::kOwned) slots_.try_emplace(named.rref);
+    if (received == Received::kUnconfirmed) unconfirmed_.emplace(named.child, confirmed);
+    effects = take_locked(std::move(actions));
   }
-  if (confirmed) promise.set_value();
-  auto handle =
-      std::make_shared<RRefHandle>(RRefHandle::Parts{weak_from_this(), rref, child, *owner, reference.type(),
-                                                     Future<void>(absl::OkStatus()), promise.future()});
-  if (!confirmed) {
-    proto::ForkAdd message;
-    to_proto(rref, *message.mutable_rref());
-    to_proto(child, *message.mutable_fork());
-    send(*owner, kForkAdd, message.SerializeAsString(),
-         [self = shared_from_this(), from, rref, child, promise](absl::Status status) {
-           self->child_added(from, rref, child, promise, std::move(status));
-         });
+  perform(std::move(effects), absl::OkStatus());
+  switch (received) {
+    case Received::kInvalid:
+      return absl::InvalidArgumentError(
+          "a reference that no worker can have sent: it has no id, or no fork for its "
+          "receiver, or came before");
+    case Received::kRefused:
+      return absl::AbortedError(
+          absl::StrCat("a reference from worker \"", from.name,
+                       "\" came after the connection it was sent on had broken, or after that "
+                       "worker's death"));
+    case Received::kOwnerLost:
+      return absl::UnavailableError(
+          absl::StrCat("the owner of a reference is gone: ",
+                       owner.ok() ? agent_.worker_status(*owner).message() : owner.status().message()));
+    case Received::kConfirmed:
+      confirmed.set_value();
+      break;
+    case Received::kOwned:
+    case Received::kUnconfirmed:
+      break;
   }
-  return handle;
-}
-
-void RRefService::child_added(const Worker& sharer, const Id& rref, const Id& child,
-                              const Promise<void>& confirmed, absl::Status status) {
-  HolderTable::Deletes deletes;
-  {
-    MutexLock lock(mutex_);
-    unconfirmed_.erase(child);
-    if (status.ok()) {
-      deletes = holder_table_.confirm(child);
-    } else {
-      // It is repeated until the owner is lost, or this agent ends.
-      holder_table_.forget(child);
-    }
-  }
-  confirmed.set_result(std::move(status));
-  send_deletes(deletes);
-  // Also when the owner is lost: the sharer need not keep its fork for this child.
-  confirm_to_sharer(sharer, rref, child);
-}
-
-std::shared_ptr<RRefHandle> RRefService::receive_owned(const Id& rref, const Id& child,
-                                                       const std::string& type, const Worker& from) {
-  std::vector<Slot> freed;
-  {
-    MutexLock lock(mutex_);
-    if (!closed_) {
-      owner_table_.add_local(rref);
-      slots_.try_emplace(rref);
-      // A reference that this agent sent to itself as the owner was registered as a fork: the handle replaces
-      // it.
-      if (child && from.incarnation == agent_.self().incarnation) {
-        freed = take_freed_locked(owner_table_.delete_fork(rref, child, from.incarnation));
-      }
-    }
-  }
-  free_values(std::move(freed));
-  if (child && from.incarnation != agent_.self().incarnation) confirm_to_sharer(from, rref, child);
-  return std::make_shared<RRefHandle>(RRefHandle::Parts{weak_from_this(), rref, Id(), agent_.self(), type,
-                                                        Future<void>(absl::OkStatus()),
-                                                        Future<void>(absl::OkStatus())});
-}
-
-void RRefService::confirm_to_sharer(const Worker& sharer, const Id& rref, const Id& child) {
-  proto::ForkConfirmed message;
-  to_proto(rref, *message.mutable_rref());
-  to_proto(child, *message.mutable_fork());
-  send(sharer, kForkConfirmed, message.SerializeAsString(), nullptr);
+  // Who joined in between is known now.
+  if (!owner.ok()) owner = agent_.find_worker_by_incarnation(named.owner);
+  if (!owner.ok()) return with_context(owner.status(), "the owner of a reference");
+  const bool owned = received == Received::kOwned;
+  return std::make_shared<RRefHandle>(RRefHandle::Parts{
+      weak_from_this(), named.rref, owned ? Id() : named.child, *owner, reference.type(),
+      Future<void>(absl::OkStatus()), owned ? Future<void>(absl::OkStatus()) : confirmed.future()});
 }
 
 }  // namespace gradwire::rpc

@@ -1,48 +1,60 @@
 #include "rpc/rref/owner_table.h"
 
+#include "rpc/deliberate_bug.h"
+
 namespace gradwire::rpc {
 
 OwnerTable::Freed OwnerTable::add_fork(const Id& rref, const Id& fork, uint64_t holder) {
-  bool gone = lost_.contains(holder);
-  if (auto early = early_deletes_.find(holder);
-      early != early_deletes_.end() && early->second.erase(fork) > 0) {
-    gone = true;
-    if (early->second.empty()) early_deletes_.erase(early);
+  // What a lost holder says late changes nothing, and names no new RRef.
+  if (lost_.contains(holder) && !deliberate_bug(DeliberateBug::kHearTheDead)) return {};
+  bool gone = false;
+  if (auto deleted = deleted_.find(holder); deleted != deleted_.end()) {
+    gone = deleted->second.contains(fork) && !deliberate_bug(DeliberateBug::kForgetDeletes);
   }
   Entry& entry = entries_[rref];
   if (!gone) entry.forks.try_emplace(fork, holder);
   return free_if_unreferenced(rref);
 }
 
-OwnerTable::Freed OwnerTable::delete_fork(const Id& rref, const Id& fork, uint64_t holder) {
+OwnerTable::Freed OwnerTable::delete_fork(const Id& rref, const Id& fork, uint64_t holder, bool settled) {
+  if (lost_.contains(holder)) return {};
   auto entry = entries_.find(rref);
-  if (entry != entries_.end()) {
-    auto found = entry->second.forks.find(fork);
-    if (found != entry->second.forks.end()) {
-      if (found->second != holder) return {};
-      entry->second.forks.erase(found);
-      return free_if_unreferenced(rref);
-    }
+  auto found =
+      entry == entries_.end() ? decltype(entry->second.forks.find(fork))() : entry->second.forks.find(fork);
+  const bool known = entry != entries_.end() && found != entry->second.forks.end();
+  if (known && found->second != holder && !deliberate_bug(DeliberateBug::kDeleteForOthers)) return {};
+  if (!settled) {
+    std::set<Id>& deleted = deleted_[holder];
+    deleted.insert(fork);
+    if (deleted.size() > kMaxRemembered) deleted.erase(deleted.begin());
   }
-  // Only a fork that its holder allocated itself can be deleted before it is added: its creating request was
-  // lost or is late. A second delete of any other fork needs no memory.
-  if (fork.origin == holder && !lost_.contains(holder)) {
-    std::set<Id>& early = early_deletes_[holder];
-    early.insert(fork);
-    if (early.size() > kMaxEarlyDeletes) early.erase(early.begin());
-  }
-  return {};
+  if (!known) return {};
+  entry->second.forks.erase(found);
+  return free_if_unreferenced(rref);
 }
 
-OwnerTable::Freed OwnerTable::lose_holder(uint64_t holder) {
-  lost_.insert(holder);
-  early_deletes_.erase(holder);
+void OwnerTable::forget_delete(const Id& fork, uint64_t holder) {
+  auto deleted = deleted_.find(holder);
+  if (deleted == deleted_.end()) return;
+  deleted->second.erase(fork);
+  if (deleted->second.empty()) deleted_.erase(deleted);
+}
+
+void OwnerTable::lose_holder(uint64_t holder) {
+  if (lost_.insert(holder).second) unreleased_.insert(holder);
+  deleted_.erase(holder);
+}
+
+OwnerTable::Freed OwnerTable::release_lost() {
+  if (unreleased_.empty()) return {};
   std::vector<Id> touched;
   for (auto& [rref, entry] : entries_) {
-    if (absl::erase_if(entry.forks, [holder](const auto& fork) { return fork.second == holder; }) > 0) {
+    if (absl::erase_if(entry.forks, [this](const auto& fork) { return unreleased_.contains(fork.second); }) >
+        0) {
       touched.push_back(rref);
     }
   }
+  unreleased_.clear();
   Freed freed;
   for (const Id& rref : touched) {
     for (const Id& id : free_if_unreferenced(rref)) freed.push_back(id);
@@ -64,9 +76,33 @@ bool OwnerTable::has_fork(const Id& rref, const Id& fork) const {
   return entry != entries_.end() && entry->second.forks.contains(fork);
 }
 
-std::size_t OwnerTable::early_deletes() const {
+bool OwnerTable::deleted(const Id& fork, uint64_t holder) const {
+  auto deleted = deleted_.find(holder);
+  return deleted != deleted_.end() && deleted->second.contains(fork);
+}
+
+bool OwnerTable::has_forks_of(uint64_t holder) const {
+  for (const auto& [rref, entry] : entries_) {
+    for (const auto& [fork, by] : entry.forks) {
+      if (by == holder) return true;
+    }
+  }
+  return false;
+}
+
+std::vector<OwnerTable::Fork> OwnerTable::forks_of(uint64_t holder, uint64_t allocator) const {
+  std::vector<Fork> forks;
+  for (const auto& [rref, entry] : entries_) {
+    for (const auto& [fork, by] : entry.forks) {
+      if (by == holder && fork.origin == allocator) forks.push_back({rref, fork});
+    }
+  }
+  return forks;
+}
+
+std::size_t OwnerTable::remembered_deletes() const {
   std::size_t total = 0;
-  for (const auto& [holder, forks] : early_deletes_) total += forks.size();
+  for (const auto& [holder, forks] : deleted_) total += forks.size();
   return total;
 }
 

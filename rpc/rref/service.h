@@ -1,6 +1,7 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <list>
 #include <memory>
 #include <optional>
@@ -9,6 +10,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/functional/any_invocable.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
@@ -19,8 +21,7 @@
 #include "rpc/extension.h"
 #include "rpc/id.h"
 #include "rpc/rref/handle.h"
-#include "rpc/rref/holder_table.h"
-#include "rpc/rref/owner_table.h"
+#include "rpc/rref/references.h"
 #include "rpc/server_call.h"
 #include "rpc/strand.h"
 #include "rpc/worker.h"
@@ -34,9 +35,12 @@ inline constexpr uint32_t kForkAdd = 1;
 inline constexpr uint32_t kForkConfirmed = 2;
 inline constexpr uint32_t kForkDelete = 3;
 inline constexpr uint32_t kPing = 4;
+inline constexpr uint32_t kForkRevoke = 5;
+inline constexpr uint32_t kFence = 6;
+inline constexpr uint32_t kCreationFailed = 7;
 
 // The references of one agent: the values it owns, the forks it holds, and the messages about them
-// (proto/rpc.proto, "References"). Decides nothing itself: OwnerTable and HolderTable do. Thread-safe.
+// (proto/rpc.proto, "References"). Decides nothing itself: References does. Thread-safe.
 // Handles may outlive it.
 class RRefService : public std::enable_shared_from_this<RRefService> {
  public:
@@ -90,21 +94,38 @@ class RRefService : public std::enable_shared_from_this<RRefService> {
   // Encodes handles for `receiver`; kept with the call until its answer, since a request that carries a
   // handle to the owner itself relies on the sender's fork.
   std::unique_ptr<Encoder::References> encoder(const Worker& receiver, bool is_answer);
+  // The message has left on a connection, which has ended by now or not.
+  void sent(const proto::Payload& payload, const Worker& receiver, bool closed);
   // The message never left: takes back the forks that were made for its receiver.
   void undo(const proto::Payload& payload, const Worker& receiver);
   // One handle for each of payload.references. InvalidArgument for what cannot be.
   absl::StatusOr<std::vector<std::shared_ptr<RRefHandle>>> receive(const proto::Payload& payload,
                                                                    const Worker& from);
 
-  // Services 1 to 3.
-  void serve(ServiceCall call);
+  // ---- What happens around.
+
+  static bool serves(uint32_t service) {
+    return (service >= kForkAdd && service <= kForkDelete) ||
+           (service >= kForkRevoke && service <= kCreationFailed);
+  }
+  // Where the message arrived, before anything that arrives later. `settled`: nothing that its sender sent earlier can
+  // arrive any more. Does not block.
+  void serve(ServiceCall call, bool settled);
+  void worker_joined(const Worker& worker);
   void worker_lost(const Worker& worker, const absl::Status& reason);
+  // Everybody who joined before the lost worker was declared lost is known here (References::fence).
+  void death_agreed(uint64_t incarnation);
+  // Who was lost before this worker joined.
+  void forget(uint64_t incarnation);
+  void link_restored(const Worker& worker);
+  void settled(const Worker& worker);
   // Everything that waits ends with `reason`, all values go.
   void shutdown(const absl::Status& reason);
 
   std::size_t owned() const;
   std::size_t forks() const;
   std::size_t children() const;
+  std::size_t remembered_deletes() const;
   // Messages that have not been answered.
   std::size_t messages_under_way() const { return under_way_.load(); }
 
@@ -130,23 +151,35 @@ class RRefService : public std::enable_shared_from_this<RRefService> {
                                          bool is_answer, proto::Payload& payload);
   absl::StatusOr<std::shared_ptr<RRefHandle>> receive_one(const proto::Reference& reference,
                                                           const Worker& from);
-  // The owner has answered about a fork that came from `sharer`, or is lost.
-  void child_added(const Worker& sharer, const Id& rref, const Id& child, const Promise<void>& confirmed,
-                   absl::Status status);
-  std::shared_ptr<RRefHandle> receive_owned(const Id& rref, const Id& child, const std::string& type,
-                                            const Worker& from);
   void release(const RRefHandle& handle);
-  // Takes the values out of the table, for free_values to destroy outside the lock.
-  std::vector<Slot> take_freed_locked(const OwnerTable::Freed& freed) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  // What an event of the protocol leads to, taken out of the tables under the lock, done outside of it.
+  struct Effects {
+    std::vector<Slot> freed;
+    std::vector<Promise<void>> confirmed;
+    std::vector<Promise<void>> refused;
+    std::vector<ReferenceMessage> messages;
+    std::vector<uint64_t> accused;
+    std::vector<std::function<void(absl::StatusOr<ServiceReply>)>> answers;
+  };
+  Effects take_locked(References::Actions actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // `refusal`: why the owner of a fork will never know it.
+  void perform(Effects effects, const absl::Status& refusal);
+  // Tells the protocol of something and does what follows, unless this has been shut down.
+  void tell(absl::FunctionRef<void(References&, References::Actions&)> event,
+            const absl::Status& refusal = absl::OkStatus());
   void free_values(std::vector<Slot> slots);
   // Values are user objects, whose destructors may call: they run on the executor, within this agent.
   template <class Slots>
   void destroy(Slots slots);
-  void send_deletes(const HolderTable::Deletes& deletes);
-  // Sends a message and repeats it until it is answered or `to` is lost; then calls `done`.
-  void send(const Worker& to, uint32_t service, std::string body,
-            absl::AnyInvocable<void(absl::Status)> done);
-  void confirm_to_sharer(const Worker& sharer, const Id& rref, const Id& child);
+  // Whoever asked does not wait any more.
+  void drop_fence_of(uint64_t asker);
+  // Tells the owner that nobody will get a value that it may know nothing of.
+  void creation_failed(const Remote& remote);
+  void serve_creation_failed(const ServiceCall& call);
+  // Sends a message, and again until it is answered or its receiver is lost.
+  void send(ReferenceMessage message);
+  void answered(const ReferenceMessage& message, const absl::StatusOr<ServiceReply>& reply);
   // The time of a waiter is up: its grace time, if `deadline` has not come yet, or all of it.
   void expire(const Id& rref, uint64_t waiter, absl::Time deadline, bool grace);
 
@@ -155,12 +188,17 @@ class RRefService : public std::enable_shared_from_this<RRefService> {
 
   mutable Mutex mutex_;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
-  OwnerTable owner_table_ ABSL_GUARDED_BY(mutex_);
+  References references_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<Id, Slot> slots_ ABSL_GUARDED_BY(mutex_);
   uint64_t next_waiter_ ABSL_GUARDED_BY(mutex_) = 1;
-  HolderTable holder_table_ ABSL_GUARDED_BY(mutex_);
   // Fork -> whom to tell when the owner has confirmed it.
   absl::flat_hash_map<Id, Promise<void>> unconfirmed_ ABSL_GUARDED_BY(mutex_);
+  // Fences that were asked for and cannot be answered yet: by the asker.
+  struct FenceAsked {
+    uint64_t round = 0;
+    std::function<void(absl::StatusOr<ServiceReply>)> reply;
+  };
+  absl::flat_hash_map<uint64_t, FenceAsked> fences_asked_ ABSL_GUARDED_BY(mutex_);
 
   std::atomic<std::size_t> under_way_{0};
 };

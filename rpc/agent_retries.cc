@@ -1,0 +1,89 @@
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/error.h"
+#include "rpc/agent_impl.h"
+#include "rpc/link.h"
+
+// How calls of idempotent functions outlive their connection (proto/rpc.proto, "Repeated calls"). Such a call stays in
+// the table, without a link, between an attempt that failed and the next; whatever ends a call ends it there too.
+namespace gradwire::rpc {
+
+void AgentImpl::send_repeatable(uint64_t id, PendingCalls::Taken call) {
+  calls_made.fetch_add(1, std::memory_order_relaxed);
+  call->sending = false;
+  if (absl::Time alarm = pending.add(id, std::move(call)); alarm != absl::InfiniteFuture()) {
+    timers->schedule(alarm, [this, alarm] { expire(alarm); });
+  }
+  attempt(id);
+}
+
+void AgentImpl::attempt(uint64_t id) {
+  const absl::optional<PendingCalls::Attempt> call = pending.attempt(id, /*begins=*/true);
+  if (!call) return;
+  const absl::Status open = accepts_calls();
+  const absl::StatusOr<std::shared_ptr<Link>> link =
+      open.ok() ? peers->link_to(call->peer) : absl::StatusOr<std::shared_ptr<Link>>(open);
+  if (!link.ok()) {
+    interrupted(id, link.status());
+    return;
+  }
+  if (!pending.attach(id, *link)) return;
+  proto::Envelope envelope = call->request->envelope;
+  proto::Request& request = *envelope.mutable_request();
+  request.set_call_id(id);
+  request.set_attempt(static_cast<uint32_t>(call->number));
+  request.set_answered_below(request_ids.answered_below(call->peer->worker.incarnation));
+  if (call->deadline != absl::InfiniteFuture()) {
+    request.set_timeout_us(
+        std::max<int64_t>(1, absl::ToInt64Microseconds(call->deadline - Clock::system().now())));
+  }
+  const absl::StatusOr<uint64_t> ticket = (*link)->send(envelope, call->request->buffers);
+  if (PendingCalls::Taken given_up = pending.sent(id, ticket.ok() ? *ticket : 0)) {
+    absl::Status reason = given_up->given_up;
+    retract(id, std::move(given_up), std::move(reason));
+  } else if (!ticket.ok() && pending.detach(id, **link)) {
+    interrupted(id, ticket.status());
+  }
+}
+
+void AgentImpl::interrupted(uint64_t id, const absl::Status& reason) {
+  const absl::optional<PendingCalls::Attempt> call = pending.attempt(id, /*begins=*/false);
+  if (!call) return;
+  const Worker& worker = call->peer->worker;
+  const absl::Time next = Clock::system().now() + options.retry.backoff_after(call->number);
+  if (absl::IsUnavailable(reason) && call->number < options.retry.max_attempts && next < call->deadline &&
+      accepts_calls().ok() && peers->status(worker).ok()) {
+    calls_repeated.fetch_add(1, std::memory_order_relaxed);
+    // Connecting takes its time, and others need the timers' thread.
+    timers->schedule(next, [this, id] { executor->post_clean([this, id] { attempt(id); }); });
+    return;
+  }
+  PendingCalls::Taken taken = pending.take(id);
+  if (taken == nullptr) return;
+  if (absl::Status closed = accepts_calls(); !closed.ok()) {
+    complete(std::move(taken), std::move(closed));
+    return;
+  }
+  // An attempt before this one may be running there.
+  if (peers->status(worker).ok()) cancel_later(*taken, id);
+  const std::string text =
+      absl::StrCat("worker \"", worker.name, "\" could not be reached, or went away, while \"", call->callee,
+                   "\" was under way, in ", call->number,
+                   call->number == 1 ? " attempt: " : " attempts: ", reason.message());
+  complete(std::move(taken), with_worker(absl::Status(reason.code(), text), worker.name));
+}
+
+void AgentImpl::cancel_later(const PendingCall& call, uint64_t id) {
+  executor->post_clean([this, peer = call.peer, id] {
+    // A lost worker has cancelled it; and one that cannot be reached keeps it no longer than its deadline.
+    absl::StatusOr<std::shared_ptr<Link>> link = peers->link_to(peer);
+    if (!link.ok()) return;
+    EnvelopeBox envelope;
+    envelope->mutable_cancel()->set_call_id(id);
+    (void)(*link)->send(*envelope, {});
+  });
+}
+
+}  // namespace gradwire::rpc

@@ -1,0 +1,227 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <functional>
+#include <thread>
+
+#include "rpc/call.h"
+#include "rpc/call_context.h"
+#include "rpc/testing/group.h"
+#include "store/hash_store.h"
+#include "store/tcp_store.h"
+#include "transport/process_counts.h"
+#include "transport/transport.h"
+
+// Whatever state an agent is in, it ends in bounded time and leaves nothing; also when it never came to be.
+namespace gradwire::rpc {
+namespace {
+
+using ::testing::HasSubstr;
+
+absl::Status status_of(const std::function<void()>& action) {
+  try {
+    action();
+  } catch (const Error& error) {
+    return error.status();
+  }
+  return absl::OkStatus();
+}
+
+// Sometimes a thread that was joined is still listed for a moment.
+void expect_threads(int expected) {
+  const absl::Time deadline = absl::Now() + absl::Seconds(10);
+  while (transport::count_threads() != expected && absl::Now() < deadline)
+    absl::SleepFor(absl::Milliseconds(1));
+  EXPECT_EQ(transport::count_threads(), expected);
+}
+
+// Runs starts that must fail with `code`, soon, and leave neither threads nor descriptors.
+void expect_failure(absl::StatusCode code, const std::string& text, const std::function<void()>& start) {
+  { testing::Group warm_up(1); }
+  const int threads = transport::count_threads();
+  const int descriptors = transport::count_descriptors();
+  const absl::Time begin = absl::Now();
+  const absl::Status status = status_of(start);
+  EXPECT_EQ(status.code(), code) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr(text));
+  EXPECT_LT(absl::Now() - begin, absl::Seconds(15));
+  expect_threads(threads);
+  EXPECT_EQ(transport::count_descriptors(), descriptors);
+}
+
+RpcBackendOptions with_store(absl::Duration join_timeout = absl::Milliseconds(200)) {
+  RpcBackendOptions options;
+  options.store = std::make_shared<store::HashStore>();
+  options.join_timeout = join_timeout;
+  return options;
+}
+
+TEST(FailedStart, StoreUnreachable) {
+  int port = 0;
+  {
+    store::TcpStore gone("127.0.0.1", 0, {.is_master = true});
+    port = gone.port();
+  }
+  RpcBackendOptions options;
+  options.init_method = absl::StrCat("tcp://127.0.0.1:", port);
+  options.join_timeout = absl::Milliseconds(300);
+  expect_failure(absl::StatusCode::kUnavailable, absl::StrCat(port),
+                 [&] { Agent::start("second", 1, 2, options); });
+}
+
+TEST(FailedStart, PeerNeverJoins) {
+  const RpcBackendOptions options = with_store();
+  expect_failure(absl::StatusCode::kDeadlineExceeded, "rank 1 of 2",
+                 [&] { Agent::start("a", 0, 2, options); });
+  // Nothing in the store keeps others from taking the place.
+  RpcBackendOptions again = with_store();
+  again.store = options.store;
+  Agent::start("a", 0, 1, again)->shutdown();
+}
+
+TEST(FailedStart, NameTaken) {
+  const RpcBackendOptions options = with_store(absl::Seconds(5));
+  auto first = Agent::start("a", 0, 1, options);
+  expect_failure(absl::StatusCode::kInvalidArgument, "taken", [&] { Agent::start("a", 0, 1, options); });
+  first->shutdown();
+}
+
+// A transport that cannot do one thing.
+class Broken : public transport::Transport {
+ public:
+  Broken(std::unique_ptr<transport::Transport> inner, bool listens)
+      : inner_(std::move(inner)), listens_(listens) {}
+  std::string name() const override { return inner_->name(); }
+  absl::StatusOr<std::string> listen(AcceptHandler accept) override {
+    if (!listens_) return absl::ResourceExhaustedError("no port is free");
+    return inner_->listen(std::move(accept));
+  }
+  absl::StatusOr<std::shared_ptr<transport::Connection>> connect(
+      const std::string&, std::shared_ptr<transport::ConnectionListener>, absl::Duration) override {
+    return absl::UnavailableError("connection refused");
+  }
+  bool may_reach(const std::string& address) const override { return inner_->may_reach(address); }
+  void shutdown() override { inner_->shutdown(); }
+
+ private:
+  const std::unique_ptr<transport::Transport> inner_;
+  const bool listens_;
+};
+
+RpcBackendOptions with_broken(bool listens) {
+  RpcBackendOptions options = with_store(absl::Seconds(2));
+  options.wrap_transport = [listens](std::unique_ptr<transport::Transport> inner) {
+    return std::make_unique<Broken>(std::move(inner), listens);
+  };
+  return options;
+}
+
+TEST(FailedStart, CannotListen) {
+  const RpcBackendOptions options = with_broken(/*listens=*/false);
+  expect_failure(absl::StatusCode::kResourceExhausted, "no port is free",
+                 [&] { Agent::start("a", 0, 1, options); });
+  // Nothing in the store keeps others from taking the place.
+  RpcBackendOptions again = with_store();
+  again.store = options.store;
+  Agent::start("a", 0, 1, again)->shutdown();
+}
+
+TEST(FailedStart, ConnectAtInitToAWorkerThatCannotBeReached) {
+  RpcBackendOptions options = with_broken(/*listens=*/true);
+  options.connect_at_init = true;
+  const absl::Time begin = absl::Now();
+  absl::Status other;
+  absl::Status mine;
+  std::thread second([&] { other = status_of([&] { Agent::start("b", 1, 2, options); }); });
+  mine = status_of([&] { Agent::start("a", 0, 2, options); });
+  second.join();
+  EXPECT_FALSE(mine.ok());
+  EXPECT_FALSE(other.ok());
+  EXPECT_THAT(std::string(mine.message()), HasSubstr("connecting to worker \"b\""));
+  EXPECT_LT(absl::Now() - begin, absl::Seconds(15));
+}
+
+TEST(FailedStart, ConnectAtInitToAWorkerThatHasDied) {
+  // The second member dies between joining and the first one's connecting: the directory still names it.
+  RpcBackendOptions options = with_store(absl::Seconds(5));
+  RpcBackendOptions connecting = options;
+  connecting.connect_at_init = true;
+  std::shared_ptr<Agent> second;
+  std::thread joining([&] {
+    second = Agent::start("b", 1, 2, options);
+    second->shutdown(/*graceful=*/false);
+  });
+  const absl::Time begin = absl::Now();
+  const absl::Status status = status_of([&] { Agent::start("a", 0, 2, connecting); });
+  joining.join();
+  // It may have been quicker.
+  if (!status.ok()) {
+    EXPECT_THAT(std::string(status.message()), HasSubstr("\"b\""));
+  }
+  EXPECT_LT(absl::Now() - begin, absl::Seconds(15));
+}
+
+Promise<void>& stubborn_started() {
+  static auto* promise = new Promise<void>;
+  return *promise;
+}
+std::atomic<bool>& stubborn_may_end() {
+  static auto* flag = new std::atomic<bool>(false);
+  return *flag;
+}
+// Looks at everything but its CancellationToken.
+int64_t be_stubborn() {
+  stubborn_started().set_value();
+  while (!stubborn_may_end()) std::this_thread::yield();
+  return 1;
+}
+GRADWIRE_RPC(be_stubborn)
+
+TEST(BoundedShutdown, HandlerThatIgnoresItsTokenIsNamedAndLeftBehind) {
+  { testing::Group warm_up(1); }
+  const int threads = transport::count_threads();
+  const int descriptors = transport::count_descriptors();
+  for (const bool graceful : {false, true}) {
+    RpcBackendOptions options = with_store(absl::Seconds(30));
+    options.handler_patience = absl::Milliseconds(200);
+    stubborn_started() = Promise<void>();
+    stubborn_may_end() = false;
+    auto agent = Agent::start("only", 0, 1, options);
+    Future<int64_t> call = agent->rpc_async<&be_stubborn>("only");
+    stubborn_started().future().wait();
+    const absl::Time begin = absl::Now();
+    const absl::Status status = status_of([&] { agent->shutdown(graceful, absl::Milliseconds(100)); });
+    EXPECT_LT(absl::Now() - begin, absl::Seconds(15));
+    EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
+    if (!graceful) {
+      EXPECT_THAT(std::string(status.message()), HasSubstr("be_stubborn"));
+    }
+    EXPECT_EQ(call.result().status().code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_TRUE(status_of([&] { agent->shutdown(false); }).ok());
+    agent = nullptr;
+    call = Future<int64_t>();
+    // When it does end, nothing of the agent remains.
+    stubborn_may_end() = true;
+    expect_threads(threads);
+    EXPECT_EQ(transport::count_descriptors(), descriptors);
+  }
+}
+
+TEST(BoundedShutdown, HandlerThatTakesItsTimeIsWaitedFor) {
+  RpcBackendOptions options = with_store(absl::Seconds(30));
+  stubborn_started() = Promise<void>();
+  stubborn_may_end() = false;
+  auto agent = Agent::start("only", 0, 1, options);
+  Future<int64_t> call = agent->rpc_async<&be_stubborn>("only");
+  stubborn_started().future().wait();
+  std::thread ending([&] {
+    EXPECT_FALSE(call.result().ok());
+    stubborn_may_end() = true;
+  });
+  EXPECT_TRUE(status_of([&] { agent->shutdown(false); }).ok());
+  ending.join();
+}
+
+}  // namespace
+}  // namespace gradwire::rpc

@@ -1,0 +1,238 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <thread>
+
+#include "absl/strings/match.h"
+#include "base/clock.h"
+#include "base/mutex.h"
+#include "proto/rpc.pb.h"
+#include "rpc/call.h"
+#include "rpc/call_context.h"
+#include "rpc/outgoing_call.h"
+#include "rpc/testing/group.h"
+#include "transport/fault_injection.h"
+
+// How long calls live: deadlines through nested calls, cancellation and its reasons, answers that nobody waits for.
+namespace gradwire::rpc {
+namespace {
+
+using ::testing::HasSubstr;
+using transport::Direction;
+using transport::Fault;
+using transport::Message;
+
+int64_t left_ms() {
+  return absl::ToInt64Milliseconds(CallContext::current()->deadline() - Clock::system().now());
+}
+Future<int64_t> deepest_left_ms(const std::string& here, const std::string& there, int64_t depth) {
+  if (depth == 0) co_return left_ms();
+  // After an await the call is still the one that is served.
+  (void)co_await rpc_async<&deepest_left_ms>(there, there, here, 0);
+  const Destination patient = Destination(there).with_timeout(absl::InfiniteDuration());
+  co_return co_await rpc_async<&deepest_left_ms>(patient, there, here, depth - 1);
+}
+GRADWIRE_RPC(deepest_left_ms)
+
+TEST(CallLifetime, DeadlineTravelsThroughNestedCallsAndAwaits) {
+  testing::Group group(2);
+  const Destination to = Destination("worker1").with_timeout(absl::Seconds(20));
+  const int64_t left = group[0]->rpc_sync<&deepest_left_ms>(to, "worker1", "worker0", 5);
+  EXPECT_GT(left, 0);
+  EXPECT_LE(left, 20'000);
+}
+
+// A handler that waits until its call is cancelled, and says so.
+struct Patient {
+  Promise<void> started;
+  Promise<void> cancelled;  // With the reason.
+};
+struct Patients {
+  Patient inner;
+  Patient only;
+};
+Patients& patients() {
+  static auto* instance = new Patients;
+  return *instance;
+}
+Future<int64_t> be_patient(Patient& patient) {
+  Promise<int64_t> answer;
+  const CancellationToken token = CallContext::current()->cancellation();
+  token.on_cancelled([answer, token, cancelled = patient.cancelled] {
+    cancelled.set_error(token.reason());
+    answer.set_value(1);
+  });
+  patient.started.set_value();
+  return answer.future();
+}
+Future<int64_t> wait_inside() { return be_patient(patients().inner); }
+GRADWIRE_RPC(wait_inside)
+Future<int64_t> wait_alone() { return be_patient(patients().only); }
+GRADWIRE_RPC(wait_alone)
+int64_t call_wait_inside(const std::string& to) {
+  return rpc_sync<&wait_inside>(Destination(to).with_timeout(absl::InfiniteDuration()));
+}
+GRADWIRE_RPC(call_wait_inside)
+
+TEST(CallLifetime, NestedCallEndsWithTheOneThatItServes) {
+  testing::Group group(3);
+  patients() = Patients();
+  const absl::Time start = absl::Now();
+  const Destination soon = Destination("worker1").with_timeout(absl::Milliseconds(300));
+  EXPECT_EQ(group[0]->rpc_async<&call_wait_inside>(soon, "worker2").result().status().code(),
+            absl::StatusCode::kDeadlineExceeded);
+  // The innermost handler hears of it too, though nobody told it of another deadline.
+  ASSERT_TRUE(patients().inner.cancelled.future().wait_for(absl::Seconds(30)));
+  EXPECT_LT(absl::Now() - start, absl::Seconds(10));
+  group.expect_empty();
+}
+
+void cut() {}
+GRADWIRE_RPC(cut)
+int64_t one() { return 1; }
+GRADWIRE_RPC(one)
+
+RpcBackendOptions with_faults(std::function<Fault::Kind(const proto::Envelope&)> decide) {
+  RpcBackendOptions options;
+  options.wrap_transport = [decide = std::move(decide)](std::unique_ptr<transport::Transport> inner) {
+    return transport::make_fault_injecting_transport(
+        std::move(inner), [decide](Direction direction, const Message& message) -> Fault {
+          proto::Envelope envelope;
+          if (direction == Direction::kIncoming || !envelope.ParseFromString(message.header)) return {};
+          return {decide(envelope)};
+        });
+  };
+  return options;
+}
+Fault::Kind cut_by_call(const proto::Envelope& envelope) {
+  return absl::EndsWith(envelope.request().function(), "cut") ? Fault::Kind::kCut : Fault::Kind::kDeliver;
+}
+
+TEST(CallLifetime, EndOfTheConnectionFiresTheTokenAndFailsTheCall) {
+  testing::Group group(2, with_faults(cut_by_call));
+  patients() = Patients();
+  Future<int64_t> call = group[0]->rpc_async<&wait_alone>("worker1");
+  patients().only.started.future().wait();
+  EXPECT_EQ(group[0]->rpc_async<&cut>("worker1").result().code(), absl::StatusCode::kUnavailable);
+  const absl::Status failed = call.result().status();
+  EXPECT_EQ(failed.code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(worker_of(failed), "worker1");
+  EXPECT_THAT(std::string(failed.message()), HasSubstr("wait_alone"));
+  const absl::Status reason = patients().only.cancelled.future().result();
+  EXPECT_EQ(reason.code(), absl::StatusCode::kCancelled);
+  EXPECT_THAT(std::string(reason.message()), HasSubstr("worker0"));
+  // Nobody is dead: the next call connects again.
+  EXPECT_EQ(group[0]->rpc_sync<&one>("worker1"), 1);
+  group.expect_empty();
+}
+
+struct Queue {
+  Future<int64_t> wait() { return be_patient(patients().only); }
+  int64_t count() { return ++counted; }
+  int64_t counted = 0;
+};
+GRADWIRE_RPC_SERIAL_CLASS(Queue)
+GRADWIRE_RPC_METHOD(Queue, wait)
+GRADWIRE_RPC_METHOD(Queue, count)
+
+TEST(CallLifetime, CancelledCallThatWaitsForItsTurnNeverRuns) {
+  testing::Group group(2);
+  patients() = Patients();
+  RRef<Queue> queue = group[0]->remote<Queue>("worker1");
+  Future<int64_t> busy = queue.rpc_async<&Queue::wait>();
+  patients().only.started.future().wait();
+  Future<int64_t> unwanted = queue.rpc_async<&Queue::count>();
+  const absl::Time deadline = absl::Now() + absl::Seconds(30);
+  while (group[1]->tables().served_calls < 2 && absl::Now() < deadline) std::this_thread::yield();
+  unwanted.cancel();
+  busy.cancel();
+  EXPECT_EQ(queue.rpc_sync<&Queue::count>(), 1);
+  queue = RRef<Queue>();
+  group.expect_empty();
+}
+
+TEST(CallLifetime, CancelledCallThatWaitsForItsObjectEndsAtOnce) {
+  testing::Group group(2, with_faults([](const proto::Envelope& envelope) {
+                         return envelope.request().has_constructor() ? Fault::Kind::kDrop
+                                                                     : Fault::Kind::kDeliver;
+                       }));
+  const RRef<Queue> never = group[0]->remote<Queue>(Destination("worker1").with_timeout(absl::Seconds(3)));
+  Future<int64_t> call = never.rpc_async<&Queue::count>();
+  const absl::Time deadline = absl::Now() + absl::Seconds(30);
+  while (group[1]->tables().served_calls == 0 && absl::Now() < deadline) std::this_thread::yield();
+  const absl::Time start = absl::Now();
+  call.cancel();
+  while (group[1]->tables().served_calls > 0 && absl::Now() < deadline) std::this_thread::yield();
+  EXPECT_LT(absl::Now() - start, absl::Seconds(2));
+}
+
+std::vector<RRef<int64_t>> give_references() { return {RRef<int64_t>(1), RRef<int64_t>(2)}; }
+GRADWIRE_RPC(give_references)
+
+TEST(CallLifetime, SecondAnswerIsDroppedCountedAndGivesItsReferencesBack) {
+  testing::Group group(2, with_faults([](const proto::Envelope& envelope) {
+                         return envelope.response().result().values_size() > 0 ? Fault::Kind::kDuplicate
+                                                                               : Fault::Kind::kDeliver;
+                       }));
+  for (uint64_t round = 1; round <= 5; ++round) {
+    {
+      const std::vector<RRef<int64_t>> given = group[0]->rpc_sync<&give_references>("worker1");
+      EXPECT_EQ(given.size(), 2u);
+    }
+    const absl::Time deadline = absl::Now() + absl::Seconds(30);
+    while (group[0]->statistics().late_answers < round && absl::Now() < deadline) std::this_thread::yield();
+    EXPECT_EQ(group[0]->statistics().late_answers, round);
+  }
+  EXPECT_EQ(group[0]->statistics().calls_failed, 0u);
+  group.expect_empty();
+}
+
+TEST(CallLifetime, AnswerToACancelledCallIsDroppedAndCounted) {
+  testing::Group group(2);
+  patients() = Patients();
+  Future<int64_t> call = group[0]->rpc_async<&wait_alone>("worker1");
+  patients().only.started.future().wait();
+  call.cancel();
+  EXPECT_EQ(call.result().status().code(), absl::StatusCode::kCancelled);
+  const absl::Time deadline = absl::Now() + absl::Seconds(30);
+  while (group[0]->statistics().late_answers == 0 && absl::Now() < deadline) std::this_thread::yield();
+  EXPECT_EQ(group[0]->statistics().late_answers, 1u);
+  group.expect_empty();
+}
+
+// A repeatable request as no honest agent makes it.
+absl::Status raw_repeatable(Agent& agent, absl::Duration timeout,
+                            const std::function<void(proto::Request&)>& fill) {
+  OutgoingCall call(agent, Destination("worker1").with_timeout(timeout), "raw");
+  call.request().set_function(callee_of_function<&one>->name);
+  call.request().set_signature(callee_of_function<&one>->signature_hash);
+  call.request().set_request_id(7);
+  fill(call.request());
+  Promise<void> done;
+  agent.send_call(call, [done](absl::StatusOr<IncomingPayload> in) { done.set_result(in.status()); });
+  return done.future().result();
+}
+
+TEST(CallLifetime, RequestsThatCannotBeRepeatedAreRefused) {
+  testing::Group group(2);
+  const absl::Duration timeout = absl::Seconds(30);
+  for (const std::function<void(proto::Request&)>& fill : std::vector<std::function<void(proto::Request&)>>{
+           [](proto::Request& request) { request.set_order_key(1); },
+           [](proto::Request& request) { request.mutable_result_rref()->set_counter(1); },
+           [](proto::Request& request) { request.mutable_arguments()->add_references(); },
+           [](proto::Request& request) { request.mutable_arguments()->mutable_graph(); }}) {
+    const absl::Status status = raw_repeatable(*group[0], timeout, fill);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+  }
+  // Not wanted by its own word: dropped.
+  EXPECT_EQ(raw_repeatable(*group[0], absl::Milliseconds(100),
+                           [](proto::Request& request) { request.set_answered_below(1'000'000); })
+                .code(),
+            absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(group[0]->rpc_sync<&one>("worker1"), 1);
+  group.expect_empty();
+}
+
+}  // namespace
+}  // namespace gradwire::rpc

@@ -1,0 +1,161 @@
+#include "rpc/deduplicator.h"
+
+#include <algorithm>
+
+namespace gradwire::rpc {
+
+Deduplicator::Arrival Deduplicator::arrive(uint64_t caller_id, uint64_t request, uint64_t watermark,
+                                           Route route, absl::Time now) {
+  Arrival arrival;
+  Caller& caller = callers_[caller_id];
+  caller.gone = false;
+  raise_watermark(caller, watermark, arrival.unwanted);
+  drop_expired(caller, now);
+  auto [found, is_new] = caller.entries.try_emplace(request);
+  Entry& entry = found->second;
+  if (!is_new) {
+    // Even below the watermark: a request that still runs tells its newest route where it came from.
+    if (entry.answered) {
+      arrival.verdict = Verdict::kAnswered;
+      arrival.answer = entry.answer;
+    } else if (route.attempt < entry.route.attempt) {
+      arrival.verdict = Verdict::kStale;
+    } else {
+      arrival.verdict = Verdict::kAttached;
+      arrival.before = std::exchange(entry.route, route);
+    }
+  } else if (request < caller.watermark) {
+    caller.entries.erase(found);
+    arrival.verdict = Verdict::kStale;
+  } else {
+    entry.route = route;
+  }
+  return arrival;
+}
+
+void Deduplicator::raise_watermark(Caller& caller, uint64_t watermark, std::vector<Route>& unwanted) {
+  if (watermark <= caller.watermark) return;
+  caller.watermark = watermark;
+  for (auto entry = caller.entries.begin(); entry != caller.entries.end() && entry->first < watermark;) {
+    auto next = std::next(entry);
+    if (entry->second.answered) {
+      drop(caller, entry);
+    } else if (std::exchange(entry->second.wanted, false)) {
+      unwanted.push_back(entry->second.route);
+    }
+    entry = next;
+  }
+}
+
+std::optional<Deduplicator::Route> Deduplicator::end(uint64_t caller_id, uint64_t request, Answer answer,
+                                                     uint64_t bytes, absl::Time now) {
+  auto known = callers_.find(caller_id);
+  if (known == callers_.end()) return std::nullopt;
+  Caller& caller = known->second;
+  auto found = caller.entries.find(request);
+  if (found == caller.entries.end() || found->second.answered) return std::nullopt;
+  Entry& entry = found->second;
+  const Route route = entry.route;
+  const bool keep = answer != nullptr && entry.wanted && options_.max_answers > 0 &&
+                    bytes <= options_.max_answer_bytes && options_.keep_answers > absl::ZeroDuration();
+  if (!keep) {
+    if (answer != nullptr) dropped_.push_back(std::move(answer));
+    caller.entries.erase(found);
+    if (caller.gone && caller.entries.empty()) callers_.erase(known);
+    return route;
+  }
+  drop_expired(caller, now);
+  drop_oldest(caller, [&] {
+    return caller.answers >= options_.max_answers || caller.bytes + bytes > options_.max_answer_bytes;
+  });
+  entry.answered = true;
+  entry.answer = std::move(answer);
+  entry.bytes = bytes;
+  entry.kept_until = now + options_.keep_answers;
+  caller.order.push_back(request);
+  ++caller.answers;
+  caller.bytes += bytes;
+  ++answers_;
+  return route;
+}
+
+void Deduplicator::drop(Caller& caller, Entries::iterator entry) {
+  dropped_.push_back(std::move(entry->second.answer));
+  --caller.answers;
+  caller.bytes -= entry->second.bytes;
+  --answers_;
+  caller.entries.erase(entry);
+  if (caller.answers == 0) caller.order.clear();
+  // What the watermark took is still named here: not for ever.
+  if (caller.order.size() > 2 * caller.answers + 16) {
+    std::erase_if(caller.order, [&](uint64_t request) {
+      auto found = caller.entries.find(request);
+      return found == caller.entries.end() || !found->second.answered;
+    });
+  }
+}
+
+template <class Excess>
+void Deduplicator::drop_oldest(Caller& caller, Excess excess) {
+  while (!caller.order.empty()) {
+    auto oldest = caller.entries.find(caller.order.front());
+    if (oldest == caller.entries.end() || !oldest->second.answered) {
+      caller.order.pop_front();
+      continue;
+    }
+    if (!excess()) return;
+    caller.order.pop_front();
+    drop(caller, oldest);
+  }
+}
+
+void Deduplicator::drop_expired(Caller& caller, absl::Time now) {
+  drop_oldest(caller, [&] { return caller.entries.find(caller.order.front())->second.kept_until <= now; });
+}
+
+void Deduplicator::drop_answers(Caller& caller) {
+  drop_oldest(caller, [] { return true; });
+}
+
+std::vector<Deduplicator::Route> Deduplicator::forget(uint64_t caller_id) {
+  std::vector<Route> unwanted;
+  auto known = callers_.find(caller_id);
+  if (known == callers_.end()) return unwanted;
+  Caller& caller = known->second;
+  drop_answers(caller);
+  for (auto& [request, entry] : caller.entries) {
+    if (std::exchange(entry.wanted, false)) unwanted.push_back(entry.route);
+  }
+  caller.gone = true;
+  if (caller.entries.empty()) callers_.erase(known);
+  return unwanted;
+}
+
+void Deduplicator::clear() {
+  for (auto& [id, caller] : callers_) drop_answers(caller);
+}
+
+absl::Time Deduplicator::expire(absl::Time now) {
+  absl::Time next = absl::InfiniteFuture();
+  for (auto& [id, caller] : callers_) {
+    drop_expired(caller, now);
+    // The answers are in the order of their times, and drop_expired() has left a live one in front.
+    if (!caller.order.empty())
+      next = std::min(next, caller.entries.find(caller.order.front())->second.kept_until);
+  }
+  return next;
+}
+
+std::size_t Deduplicator::running() const {
+  std::size_t running = 0;
+  for (const auto& [id, caller] : callers_) running += caller.entries.size() - caller.answers;
+  return running;
+}
+
+uint64_t Deduplicator::bytes() const {
+  uint64_t bytes = 0;
+  for (const auto& [id, caller] : callers_) bytes += caller.bytes;
+  return bytes;
+}
+
+}  // namespace gradwire::rpc

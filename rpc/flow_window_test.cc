@@ -1,0 +1,157 @@
+#include "rpc/flow_window.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <thread>
+
+namespace gradwire::rpc {
+namespace {
+
+FlowWindow::Bounds bounds(uint32_t calls, uint64_t bytes) {
+  return FlowWindow::Bounds(FlowOptions{.max_calls = calls, .max_bytes = bytes});
+}
+
+// Keeps the credits of those who were let in.
+struct Entrance {
+  FlowWindow::Admitted admit() {
+    return [this](FlowCredit credit) { entered.push_back(std::move(credit)); };
+  }
+  std::vector<FlowCredit> entered;
+};
+
+TEST(FlowWindow, CreditsComeBackOnce) {
+  FlowWindow window;
+  FlowCredit first = window.try_enter(10, bounds(2, 100));
+  ASSERT_TRUE(first);
+  {
+    FlowCredit second = window.try_enter(20, bounds(2, 100));
+    EXPECT_EQ(window.usage().calls, 2u);
+    EXPECT_EQ(window.usage().bytes, 30u);
+    FlowCredit moved = std::move(second);
+    EXPECT_FALSE(second);
+    moved.give_back();
+    moved.give_back();
+    EXPECT_EQ(window.usage().calls, 1u);
+  }
+  first = FlowCredit();
+  EXPECT_EQ(window.usage().calls, 0u);
+  EXPECT_EQ(window.usage().bytes, 0u);
+}
+
+TEST(FlowWindow, CallsAndBytesAreBounded) {
+  FlowWindow window;
+  FlowCredit first = window.try_enter(60, bounds(2, 100));
+  EXPECT_FALSE(window.try_enter(41, bounds(2, 100)));
+  FlowCredit second = window.try_enter(40, bounds(2, 100));
+  EXPECT_TRUE(second);
+  EXPECT_FALSE(window.try_enter(0, bounds(2, 100)));
+  first.give_back();
+  EXPECT_TRUE(window.try_enter(0, bounds(2, 100)));
+}
+
+TEST(FlowWindow, MessageLargerThanTheWindowGoesAlone) {
+  FlowWindow window;
+  FlowCredit small = window.try_enter(1, bounds(10, 100));
+  EXPECT_FALSE(window.try_enter(101, bounds(10, 100)));
+  small.give_back();
+  FlowCredit huge = window.try_enter(~uint64_t{0}, bounds(10, 100));
+  ASSERT_TRUE(huge);
+  EXPECT_FALSE(window.try_enter(0, bounds(10, 100)));
+  huge.give_back();
+  EXPECT_EQ(window.usage().bytes, 0u);
+}
+
+TEST(FlowWindow, ZeroMeansNoBound) {
+  FlowWindow window;
+  std::vector<FlowCredit> credits;
+  for (int i = 0; i < 100'000; ++i) credits.push_back(window.try_enter(uint64_t{1} << 20, bounds(0, 0)));
+  EXPECT_TRUE(credits.back());
+  EXPECT_EQ(window.usage().calls, 100'000u);
+}
+
+TEST(FlowWindow, WaitersEnterInOrderAndNobodyOvertakes) {
+  FlowWindow window;
+  FlowCredit first = window.try_enter(60, bounds(10, 100));
+  FlowCredit second = window.try_enter(30, bounds(10, 100));
+  Entrance large;
+  Entrance small;
+  EXPECT_NE(window.wait(80, bounds(10, 100), large.admit()), 0u);
+  // It would fit, but somebody waits.
+  EXPECT_FALSE(window.try_enter(1, bounds(10, 100)));
+  EXPECT_NE(window.wait(1, bounds(10, 100), small.admit()), 0u);
+  second.give_back();
+  EXPECT_TRUE(large.entered.empty());
+  EXPECT_TRUE(small.entered.empty());
+  first.give_back();
+  EXPECT_EQ(large.entered.size(), 1u);
+  EXPECT_EQ(small.entered.size(), 1u);
+  EXPECT_EQ(window.usage().bytes, 81u);
+  EXPECT_FALSE(window.usage().awaited);
+  EXPECT_TRUE(window.try_enter(1, bounds(10, 100)));
+}
+
+TEST(FlowWindow, LeavingLetsThoseBehindIn) {
+  FlowWindow window;
+  FlowCredit first = window.try_enter(60, bounds(10, 100));
+  Entrance large;
+  Entrance small;
+  const uint64_t place = window.wait(80, bounds(10, 100), large.admit());
+  EXPECT_NE(window.wait(1, bounds(10, 100), small.admit()), 0u);
+  EXPECT_TRUE(window.leave(place));
+  EXPECT_FALSE(window.leave(place));
+  EXPECT_TRUE(large.entered.empty());
+  EXPECT_EQ(small.entered.size(), 1u);
+  EXPECT_FALSE(window.usage().awaited);
+}
+
+TEST(FlowWindow, WaitingWhereThereIsRoomEntersAtOnce) {
+  FlowWindow window;
+  Entrance entrance;
+  EXPECT_EQ(window.wait(5, bounds(1, 1), entrance.admit()), 0u);
+  EXPECT_EQ(entrance.entered.size(), 1u);
+  EXPECT_FALSE(window.leave(7));
+}
+
+// Threads that enter, wait, give up and give back at random: never more inside than there is room for, everybody who
+// waits is let in or has left, and at the end the window is empty.
+TEST(FlowWindow, ManyThreadsKeepTheBounds) {
+  FlowWindow window;
+  const FlowWindow::Bounds narrow = bounds(3, 100);
+  std::atomic<int> inside{0};
+  std::atomic<int> entered{0};
+  std::atomic<bool> over{false};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&, t] {
+      uint32_t random = 12345 + t;
+      for (int i = 0; i < 5'000; ++i) {
+        random = random * 1664525 + 1013904223;
+        const uint64_t bytes = random >> 25;
+        FlowCredit credit = window.try_enter(bytes, narrow);
+        if (!credit) {
+          std::atomic<bool> admitted{false};
+          const uint64_t place = window.wait(bytes, narrow, [&](FlowCredit given) {
+            credit = std::move(given);
+            admitted.store(true, std::memory_order_release);
+          });
+          if (place != 0 && (random >> 8) % 3 == 0 && window.leave(place)) continue;
+          while (!admitted.load(std::memory_order_acquire)) std::this_thread::yield();
+        }
+        if (inside.fetch_add(1) + 1 > 3) over = true;
+        entered.fetch_add(1);
+        inside.fetch_sub(1);
+        credit.give_back();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_FALSE(over);
+  EXPECT_GT(entered.load(), 5'000);
+  EXPECT_EQ(window.usage().calls, 0u);
+  EXPECT_EQ(window.usage().bytes, 0u);
+  EXPECT_FALSE(window.usage().awaited);
+}
+
+}  // namespace
+}  // namespace gradwire::rpc

@@ -1,0 +1,25 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "proto/rpc.pb.h"
+#include "transport/message.h"
+
+namespace gradwire::rpc {
+
+// A request that may be sent more than once. Its buffers are owned: what somebody else holds too, as this does, no
+// transport gives away to the receiver. Immutable once made.
+struct RepeatableRequest {
+  proto::Envelope envelope;
+  std::vector<transport::Buffer> buffers;
+  uint64_t id = 0;  // Request.request_id.
+};
+
+inline uint64_t byte_size(const proto::Envelope& envelope, const std::vector<transport::Buffer>& buffers) {
+  uint64_t bytes = envelope.ByteSizeLong();
+  for (const transport::Buffer& buffer : buffers) bytes += buffer.size();
+  return bytes;
+}
+
+}  // namespace gradwire::rpc

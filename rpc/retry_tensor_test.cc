@@ -1,0 +1,95 @@
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "proto/rpc.pb.h"
+#include "rpc/empty_for.h"
+#include "rpc/rpc.h"
+#include "rpc/testing/group.h"
+#include "transport/fault_injection.h"
+
+// Large tensors of calls that are made again: what is sent the second time is what was sent the first time.
+namespace gradwire::rpc {
+namespace {
+
+using transport::Direction;
+using transport::Fault;
+using transport::Message;
+
+std::atomic<int>& runs() {
+  static auto* count = new std::atomic<int>(0);
+  return *count;
+}
+// Changes what it was given, which is its own.
+at::Tensor add_one(at::Tensor x) {
+  runs().fetch_add(1);
+  return x.add_(1);
+}
+GRADWIRE_RPC_IDEMPOTENT(add_one)
+
+class RetryTensors : public ::testing::TestWithParam<const char*> {
+ protected:
+  // Agents that lose the first request with a tensor, or the first answer with one.
+  static RpcBackendOptions losing(bool answers) {
+    RpcBackendOptions options;
+    options.transports = {GetParam()};
+    auto left = std::make_shared<std::atomic<int>>(2);
+    options.wrap_transport = [left, answers](std::unique_ptr<transport::Transport> inner) {
+      return transport::make_fault_injecting_transport(
+          std::move(inner), [left, answers](Direction direction, const Message& message) -> Fault {
+            proto::Envelope envelope;
+            if (direction == Direction::kIncoming || !envelope.ParseFromString(message.header)) return {};
+            const int tensors = answers ? envelope.response().result().tensors_size()
+                                        : envelope.request().arguments().tensors_size();
+            if (tensors > 0 && left->fetch_sub(1) > 0) return {Fault::Kind::kCut};
+            return {};
+          });
+    };
+    return options;
+  }
+  static at::Tensor ones() { return at::ones({1 << 18}); }
+  static bool all_twos(const at::Tensor& x) { return at::equal(x, 2 * ones()); }
+};
+INSTANTIATE_TEST_SUITE_P(Transports, RetryTensors, ::testing::Values("tcp", "shm"),
+                         [](const auto& info) { return std::string(info.param); });
+
+TEST_P(RetryTensors, ArgumentsAreThoseOfTheCallWhateverTheCallerDoesAfterwards) {
+  testing::Group group(2, losing(/*answers=*/false));
+  runs() = 0;
+  at::Tensor mine = ones();
+  Future<at::Tensor> later = group[0]->rpc_async<&add_one>("worker1", mine);
+  mine.fill_(100);
+  EXPECT_TRUE(all_twos(later.wait()));
+  EXPECT_EQ(runs(), 1);
+  EXPECT_EQ(group[0]->statistics().calls_repeated, 2u);
+  EXPECT_TRUE(all_twos(group[0]->rpc_sync<&add_one>("worker1", ones())));
+  EXPECT_TRUE(all_twos(group[0]->rpc_async<&add_one>("worker1", ones()).wait()));
+  group.expect_empty();
+}
+
+TEST_P(RetryTensors, GivenAwayMemoryIsKeptForRepetitions) {
+  testing::Group group(2, losing(/*answers=*/false));
+  AgentGuard guard(group[0]);
+  runs() = 0;
+  at::Tensor given = empty_for("worker1", {1 << 18}, at::kFloat);
+  given.fill_(1);
+  EXPECT_TRUE(all_twos(group[0]->rpc_async<&add_one>("worker1", std::move(given)).wait()));
+  EXPECT_EQ(runs(), 1);
+  group.expect_empty();
+}
+
+TEST_P(RetryTensors, ResultsAreGivenAgainAsTheyWere) {
+  testing::Group group(2, losing(/*answers=*/true));
+  runs() = 0;
+  EXPECT_TRUE(all_twos(group[0]->rpc_sync<&add_one>("worker1", ones())));
+  EXPECT_EQ(runs(), 1);
+  EXPECT_EQ(group[0]->statistics().calls_repeated, 2u);
+  group.expect_empty();
+}
+
+}  // namespace
+}  // namespace gradwire::rpc

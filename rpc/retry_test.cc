@@ -1,0 +1,414 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <map>
+#include <thread>
+
+#include "absl/strings/match.h"
+#include "base/mutex.h"
+#include "proto/rpc.pb.h"
+#include "rpc/call.h"
+#include "rpc/call_context.h"
+#include "rpc/testing/group.h"
+#include "transport/fault_injection.h"
+
+// Calls of idempotent functions outlive their connection, and run once.
+namespace gradwire::rpc {
+namespace {
+
+using ::testing::HasSubstr;
+using transport::Direction;
+using transport::Fault;
+using transport::Message;
+
+// How often each argument was seen by a handler.
+class Runs {
+ public:
+  void add(int64_t value) {
+    MutexLock lock(mutex_);
+    ++counts_[value];
+  }
+  int of(int64_t value) {
+    MutexLock lock(mutex_);
+    return counts_[value];
+  }
+  void clear() {
+    MutexLock lock(mutex_);
+    counts_.clear();
+  }
+
+ private:
+  Mutex mutex_;
+  std::map<int64_t, int> counts_ ABSL_GUARDED_BY(mutex_);
+};
+Runs& runs() {
+  static auto* instance = new Runs;
+  return *instance;
+}
+
+int64_t twice(int64_t value) {
+  runs().add(value);
+  return 2 * value;
+}
+GRADWIRE_RPC_IDEMPOTENT(twice)
+int64_t increment(int64_t value) {
+  runs().add(value);
+  return value + 1;
+}
+GRADWIRE_RPC(increment)
+std::string repeat(const std::string& text) { return text + text; }
+GRADWIRE_RPC_IDEMPOTENT(repeat)
+int64_t fail(int64_t value) {
+  runs().add(value);
+  throw std::runtime_error("on purpose");
+}
+GRADWIRE_RPC_IDEMPOTENT(fail)
+int64_t through(const RRef<int64_t>& value) { return value.to_here(); }
+GRADWIRE_RPC_IDEMPOTENT(through)
+std::vector<RRef<int64_t>> make_references() { return {RRef<int64_t>(5)}; }
+GRADWIRE_RPC_IDEMPOTENT(make_references)
+// A call that only breaks the connection, where the test has arranged for it.
+void cut() {}
+GRADWIRE_RPC(cut)
+
+struct Table {
+  int64_t look_up(int64_t key) {
+    runs().add(key);
+    return key * key;
+  }
+};
+GRADWIRE_RPC_CLASS(Table)
+GRADWIRE_RPC_IDEMPOTENT_METHOD(Table, look_up)
+
+// What a held handler has seen.
+struct Held {
+  Promise<int64_t> answer;
+  Promise<void> started;
+  Promise<void> cancelled;
+};
+Held& held() {
+  static auto* instance = new Held;
+  return *instance;
+}
+Future<int64_t> hold(int64_t value) {
+  runs().add(value);
+  CallContext::current()->cancellation().on_cancelled(
+      [cancelled = held().cancelled] { cancelled.set_value(); });
+  held().started.set_value();
+  return held().answer.future();
+}
+GRADWIRE_RPC_IDEMPOTENT(hold)
+
+// What a message is, for those who decide about its fate.
+proto::Envelope parse(const Message& message) {
+  proto::Envelope envelope;
+  envelope.ParseFromString(message.header);
+  return envelope;
+}
+bool calls(const Message& message, const std::string& function) {
+  return absl::StrContains(parse(message).request().function(), function);
+}
+bool answers_a_call(const Message& message) {
+  const proto::Envelope envelope = parse(message);
+  return envelope.has_response() && envelope.response().body().empty() &&
+         envelope.response().result().values_size() > 0;
+}
+
+// By name of a transport: both kinds of them.
+class Retry : public ::testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    runs().clear();
+    held() = Held();
+  }
+
+  // Agents whose outgoing messages meet the faults of `decide`.
+  RpcBackendOptions with(std::function<Fault::Kind(const Message&)> decide) {
+    RpcBackendOptions options;
+    options.transports = {GetParam()};
+    options.wrap_transport = [decide = std::move(decide)](std::unique_ptr<transport::Transport> inner) {
+      return transport::make_fault_injecting_transport(
+          std::move(inner), [decide](Direction direction, const Message& message) {
+            return Fault{direction == Direction::kOutgoing ? decide(message) : Fault::Kind::kDeliver};
+          });
+    };
+    return options;
+  }
+  // The first `times` of those messages that `which` names lose their connection.
+  static std::function<Fault::Kind(const Message&)> cut_first(int times,
+                                                              std::function<bool(const Message&)> which) {
+    return
+        [left = std::make_shared<std::atomic<int>>(times), which = std::move(which)](const Message& message) {
+          return which(message) && left->fetch_sub(1) > 0 ? Fault::Kind::kCut : Fault::Kind::kDeliver;
+        };
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Transports, Retry, ::testing::Values("tcp", "shm"),
+                         [](const auto& info) { return std::string(info.param); });
+
+TEST_P(Retry, LostRequestIsSentAgain) {
+  testing::Group group(2, with(cut_first(3, [](const Message& m) { return calls(m, "twice"); })));
+  EXPECT_EQ(group[0]->rpc_sync<&twice>("worker1", 21), 42);
+  EXPECT_EQ(runs().of(21), 1);
+  EXPECT_EQ(group[0]->statistics().calls_repeated, 3u);
+  EXPECT_EQ(group[0]->statistics().calls_failed, 0u);
+  group.expect_empty();
+}
+
+TEST_P(Retry, LostAnswerIsGivenAgainWithoutRunningTwice) {
+  testing::Group group(2, with(cut_first(2, answers_a_call)));
+  EXPECT_EQ(group[0]->rpc_sync<&twice>("worker1", 21), 42);
+  EXPECT_EQ(runs().of(21), 1);
+  EXPECT_EQ(group[0]->statistics().calls_repeated, 2u);
+  const std::string large(100'000, 'x');
+  EXPECT_EQ(group[0]->rpc_sync<&repeat>("worker1", large), large + large);
+  group.expect_empty();
+}
+
+TEST_P(Retry, LostErrorIsGivenAgain) {
+  testing::Group group(2,
+                       with(cut_first(1, [](const Message& m) { return parse(m).response().has_status(); })));
+  EXPECT_EQ(group[0]->rpc_async<&fail>("worker1", 3).result().status().code(), absl::StatusCode::kUnknown);
+  EXPECT_EQ(runs().of(3), 1);
+  EXPECT_EQ(group[0]->statistics().calls_repeated, 1u);
+  group.expect_empty();
+}
+
+TEST_P(Retry, RunningCallGoesOnAndAnswersTheNewConnection) {
+  testing::Group group(2, with(cut_first(1, [](const Message& m) { return calls(m, "cut"); })));
+  Future<int64_t> call = group[0]->rpc_async<&hold>("worker1", 1);
+  held().started.future().wait();
+  EXPECT_EQ(group[0]->rpc_async<&cut>("worker1").result().code(), absl::StatusCode::kUnavailable);
+  // Behind the repetition, on the same connection.
+  const absl::Time deadline = absl::Now() + absl::Seconds(30);
+  while (group[0]->statistics().calls_repeated == 0 && absl::Now() < deadline) std::this_thread::yield();
+  EXPECT_EQ(group[0]->rpc_sync<&twice>("worker1", 2), 4);
+  held().answer.set_value(7);
+  EXPECT_EQ(call.wait(), 7);
+  EXPECT_EQ(runs().of(1), 1);
+  EXPECT_FALSE(held().cancelled.future().done());
+  group.expect_empty();
+}
+
+TEST_P(Retry, MethodsOfReferencedObjectsToo) {
+  testing::Group group(2,
+                       with(cut_first(1, [](const Message& m) { return parse(m).request().has_method(); })));
+  const RRef<Table> table = group[0]->remote<Table>("worker1");
+  table.confirmed().wait();
+  EXPECT_EQ(table.rpc_sync<&Table::look_up>(9), 81);
+  EXPECT_EQ(runs().of(9), 1);
+  EXPECT_EQ(group[0]->statistics().calls_repeated, 1u);
+}
+
+TEST_P(Retry, OtherCallsFailWithUnavailable) {
+  testing::Group group(2, with([](const Message& m) {
+                         const proto::Request request = parse(m).request();
+                         return request.has_function() && !absl::StrContains(request.function(), "make_ref")
+                                    ? Fault::Kind::kCut
+                                    : Fault::Kind::kDeliver;
+                       }));
+  const absl::StatusCode unavailable = absl::StatusCode::kUnavailable;
+  // Not idempotent; ordered; its result stays there; carries a reference.
+  EXPECT_EQ(group[0]->rpc_async<&increment>("worker1", 1).result().status().code(), unavailable);
+  EXPECT_EQ(group[0]->rpc_async<&twice>(Destination("worker1").ordered(), 1).result().status().code(),
+            unavailable);
+  EXPECT_EQ(group[0]->remote<&twice>("worker1", 1).to_here_async().result().status().code(), unavailable);
+  {
+    AgentGuard guard(group[0]);
+    const RRef<int64_t> value(5);
+    EXPECT_EQ(group[0]->rpc_async<&through>("worker1", value).result().status().code(), unavailable);
+  }
+  EXPECT_EQ(runs().of(1), 0);
+  EXPECT_EQ(group[0]->statistics().calls_repeated, 0u);
+}
+
+TEST_P(Retry, AnswerWithReferencesIsNotGivenAgain) {
+  testing::Group group(2, with(cut_first(1, [](const Message& m) {
+                         return parse(m).response().result().references_size() > 0;
+                       })));
+  const absl::Status lost = group[0]->rpc_async<&make_references>("worker1").result().status();
+  EXPECT_EQ(lost.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(lost.message()), HasSubstr("cannot be sent again"));
+  EXPECT_EQ(group[0]->rpc_sync<&make_references>("worker1").at(0).to_here(), 5);
+}
+
+TEST_P(Retry, AttemptsAreBounded) {
+  RpcBackendOptions options = with(cut_first(1'000, [](const Message& m) { return calls(m, "twice"); }));
+  options.retry.max_attempts = 3;
+  testing::Group group(2, options);
+  const absl::Status status = group[0]->rpc_async<&twice>("worker1", 1).result().status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(worker_of(status), "worker1");
+  EXPECT_THAT(std::string(status.message()), HasSubstr("in 3 attempts"));
+  EXPECT_EQ(runs().of(1), 0);
+  EXPECT_EQ(group[0]->statistics().calls_repeated, 2u);
+  group.expect_empty();
+}
+
+TEST_P(Retry, DeadlineEndsAttempts) {
+  RpcBackendOptions options = with(cut_first(100'000, [](const Message& m) { return calls(m, "twice"); }));
+  options.retry.max_attempts = 100'000;
+  testing::Group group(2, options);
+  const absl::Time start = absl::Now();
+  EXPECT_FALSE(group[0]
+                   ->rpc_async<&twice>(Destination("worker1").with_timeout(absl::Milliseconds(100)), 1)
+                   .result()
+                   .ok());
+  EXPECT_LT(absl::Now() - start, absl::Seconds(5));
+  group.expect_empty();
+}
+
+// A call whose connection breaks while it runs, and that waits for its next attempt for long.
+class Detached : public Retry {
+ protected:
+  void start(absl::Duration timeout = absl::Seconds(60), bool mute = false) {
+    auto muted = std::make_shared<std::atomic<bool>>(false);
+    RpcBackendOptions options = with([muted, mute](const Message& message) {
+      if (calls(message, "cut")) {
+        *muted = mute;
+        return Fault::Kind::kCut;
+      }
+      const proto::Envelope envelope = parse(message);
+      return *muted && (envelope.has_cancel() || envelope.has_request()) ? Fault::Kind::kDrop
+                                                                         : Fault::Kind::kDeliver;
+    });
+    options.retry.first_backoff = absl::Seconds(40);
+    options.retry.max_backoff = absl::Seconds(40);
+    group_ = std::make_unique<testing::Group>(2, options);
+    call_ = (*group_)[0]->rpc_async<&hold>(Destination("worker1").with_timeout(timeout), 1);
+    held().started.future().wait();
+    EXPECT_EQ((*group_)[0]->rpc_async<&cut>("worker1").result().code(), absl::StatusCode::kUnavailable);
+  }
+  void expect_cancelled() { EXPECT_TRUE(held().cancelled.future().wait_for(absl::Seconds(20))); }
+  void end() {
+    held().answer.set_value(1);
+    group_->expect_empty();
+  }
+
+  std::unique_ptr<testing::Group> group_;
+  Future<int64_t> call_;
+};
+INSTANTIATE_TEST_SUITE_P(Transports, Detached, ::testing::Values("tcp"),
+                         [](const auto& info) { return std::string(info.param); });
+
+TEST_P(Detached, CancelReachesTheHandlerOnAnotherConnection) {
+  start();
+  EXPECT_FALSE(held().cancelled.future().done());
+  call_.cancel();
+  EXPECT_EQ(call_.result().status().code(), absl::StatusCode::kCancelled);
+  expect_cancelled();
+  end();
+}
+
+TEST_P(Detached, DeathOfTheCallerCancels) {
+  start();
+  EXPECT_FALSE(held().cancelled.future().done());
+  group_->kill(0);
+  EXPECT_EQ(call_.result().status().code(), absl::StatusCode::kFailedPrecondition);
+  expect_cancelled();
+  end();
+}
+
+TEST_P(Detached, DeadlineCancelsWhereNoWordComesThrough) {
+  start(absl::Milliseconds(500), /*mute=*/true);
+  // No time is left for another attempt.
+  EXPECT_EQ(call_.result().status().code(), absl::StatusCode::kUnavailable);
+  expect_cancelled();
+  held().answer.set_value(1);
+  // What was dropped is missed by the graceful way.
+  group_->kill(0);
+}
+
+TEST_P(Detached, DeathOfTheWorkerFailsTheCallAtOnce) {
+  start();
+  const absl::Time begin = absl::Now();
+  group_->kill(1);
+  EXPECT_EQ(call_.result().status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_LT(absl::Now() - begin, absl::Seconds(10));
+  end();
+}
+
+TEST_P(Retry, ShutdownOfTheCallerEndsItsAttempts) {
+  RpcBackendOptions options = with(cut_first(1, [](const Message& m) { return calls(m, "twice"); }));
+  options.retry.first_backoff = absl::Seconds(50);
+  options.retry.max_backoff = absl::Seconds(50);
+  testing::Group group(2, options);
+  Future<int64_t> call = group[0]->rpc_async<&twice>("worker1", 1);
+  const absl::Time deadline = absl::Now() + absl::Seconds(30);
+  while (group[0]->statistics().calls_repeated == 0 && absl::Now() < deadline) std::this_thread::yield();
+  group.kill(0);
+  EXPECT_EQ(call.result().status().code(), absl::StatusCode::kFailedPrecondition);
+}
+
+TEST_P(Retry, AnswersGoWhenTheirCallerHasThem) {
+  testing::Group group(2, with([](const Message&) { return Fault::Kind::kDeliver; }));
+  for (int i = 0; i < 200; ++i) EXPECT_EQ(group[0]->rpc_sync<&twice>("worker1", i), 2 * i);
+  // The last one, which no later request has told of.
+  EXPECT_LE(group[1]->tables().kept_answers, 2u);
+}
+
+TEST_P(Retry, RepeatedMessagesRunOnce) {
+  testing::Group group(2, with([](const Message& message) {
+                         const proto::Envelope envelope = parse(message);
+                         return envelope.request().has_function() || answers_a_call(message)
+                                    ? Fault::Kind::kDuplicate
+                                    : Fault::Kind::kDeliver;
+                       }));
+  for (int i = 0; i < 50; ++i) {
+    EXPECT_EQ(group[0]->rpc_sync<&twice>("worker1", i), 2 * i);
+    EXPECT_LE(runs().of(i), 1);
+  }
+  group.expect_empty();
+  const absl::Time deadline = absl::Now() + absl::Seconds(30);
+  while (group[0]->statistics().late_answers < 50 && absl::Now() < deadline) std::this_thread::yield();
+  EXPECT_GE(group[0]->statistics().late_answers, 50u);
+}
+
+TEST_P(Retry, ManyCallsOverABadConnectionAllSucceedAndRunOnce) {
+  RpcBackendOptions options;
+  options.transports = {GetParam()};
+  options.retry.max_attempts = 1'000;
+  options.retry.first_backoff = absl::Milliseconds(1);
+  options.retry.max_backoff = absl::Milliseconds(2);
+  options.flow.max_calls = 16;
+  // A connection that breaks again before it has been used looks like a dead worker: not too often.
+  auto last_cut = std::make_shared<std::atomic<int64_t>>(0);
+  auto random = std::make_shared<std::atomic<uint32_t>>(1);
+  options.wrap_transport = [last_cut, random](std::unique_ptr<transport::Transport> inner) {
+    return transport::make_fault_injecting_transport(
+        std::move(inner), [last_cut, random](Direction direction, const Message& message) -> Fault {
+          if (direction == Direction::kIncoming || !(calls(message, "twice") || answers_a_call(message)))
+            return {};
+          const uint32_t drawn = (random->fetch_add(1) * 2654435761u) >> 24;
+          if (drawn < 16) return {Fault::Kind::kDuplicate};
+          if (drawn < 32) return {Fault::Kind::kDelay, absl::Milliseconds(2)};
+          int64_t last = last_cut->load();
+          const int64_t now = absl::ToUnixMillis(absl::Now());
+          const bool cut = drawn < 64 && now > last + 30 && last_cut->compare_exchange_strong(last, now);
+          return {cut ? Fault::Kind::kCut : Fault::Kind::kDeliver};
+        });
+  };
+  testing::Group group(2, options);
+  std::vector<std::thread> threads;
+  for (int64_t t = 0; t < 4; ++t) {
+    threads.emplace_back([&, t] {
+      const std::shared_ptr<Agent>& agent = group[t % 2];
+      std::vector<Future<int64_t>> results;
+      for (int64_t i = 0; i < 100; ++i) {
+        results.push_back(agent->rpc_async<&twice>(t % 2 == 0 ? "worker1" : "worker0", t * 1000 + i));
+      }
+      for (int64_t i = 0; i < 100; ++i) EXPECT_EQ(results[i].result().value_or(-1), 2 * (t * 1000 + i));
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (int64_t t = 0; t < 4; ++t) {
+    for (int64_t i = 0; i < 100; ++i) EXPECT_EQ(runs().of(t * 1000 + i), 1) << t << " " << i;
+  }
+  EXPECT_GT(group[0]->statistics().calls_repeated + group[1]->statistics().calls_repeated, 0u);
+  group.expect_empty();
+}
+
+}  // namespace
+}  // namespace gradwire::rpc

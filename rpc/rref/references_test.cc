@@ -1,0 +1,274 @@
+#include "rpc/rref/references.h"
+
+#include <algorithm>
+
+#include "gtest/gtest.h"
+
+namespace gradwire::rpc {
+namespace {
+
+using Actions = References::Actions;
+using Answer = ReferenceMessage::Answer;
+using Kind = ReferenceMessage::Kind;
+using Received = References::Received;
+using Shared = References::Shared;
+
+constexpr uint64_t kOwner = 1, kA = 2, kB = 3, kC = 4;
+const Id kRref{kOwner, 1};
+const Id kFork{kA, 1};
+const Id kChild{kA, 2};
+
+References worker(uint64_t self) {
+  References references(self);
+  for (uint64_t member : {kOwner, kA, kB, kC}) references.join(member);
+  return references;
+}
+
+// A worker that holds kFork, confirmed by the owner, which had passed it on.
+References holder(uint64_t self) {
+  References references = worker(self);
+  Actions actions;
+  EXPECT_EQ(references.receive({kRref, kOwner, kFork, true}, kOwner, actions), Received::kConfirmed);
+  return references;
+}
+
+// The only message of that kind.
+ReferenceMessage sent(const Actions& actions, Kind kind) {
+  EXPECT_EQ(std::count_if(actions.send.begin(), actions.send.end(),
+                          [kind](const auto& m) { return m.kind == kind; }),
+            1);
+  auto found = std::find_if(actions.send.begin(), actions.send.end(),
+                            [kind](const auto& m) { return m.kind == kind; });
+  return found == actions.send.end() ? ReferenceMessage() : *found;
+}
+
+TEST(References, SharedForkIsConfirmedToItsSharerOnceTheOwnerHasIt) {
+  References b = worker(kB);
+  Actions actions;
+  EXPECT_EQ(b.receive({kRref, kOwner, kChild, false}, kA, actions), Received::kUnconfirmed);
+  const ReferenceMessage add = sent(actions, Kind::kAdd);
+  EXPECT_EQ(add.to, kOwner);
+  Actions answered;
+  b.on_answer(add, Answer::kDone, answered);
+  EXPECT_EQ(answered.confirmed, std::vector<Id>{kChild});
+  EXPECT_EQ(sent(answered, Kind::kConfirm).to, kA);
+  EXPECT_EQ(b.unacknowledged(kA).size(), 1u);
+  EXPECT_TRUE(b.unacknowledged(kOwner).empty());
+}
+
+TEST(References, SharerKeepsItsForkUntilTheChildIsConfirmed) {
+  References a = holder(kA);
+  EXPECT_EQ(a.share(kRref, kFork, kChild, kB), Shared::kUnregistered);
+  Actions actions;
+  a.release(kFork, actions);
+  EXPECT_TRUE(actions.send.empty());
+  EXPECT_EQ(
+      a.on_message(kB, {.kind = Kind::kConfirm, .to = kA, .rref = kRref, .fork = kChild}, true, actions),
+      Answer::kDone);
+  EXPECT_EQ(sent(actions, Kind::kDelete).fork, kFork);
+}
+
+TEST(References, MessagesAreRepeatedUntilAnsweredOrTheReceiverIsLost) {
+  References a = holder(kA);
+  Actions actions;
+  a.release(kFork, actions);
+  EXPECT_EQ(a.unacknowledged(kOwner).size(), 1u);
+  EXPECT_EQ(a.unacknowledged(kOwner).size(), 1u);
+  Actions lost;
+  a.lose(kOwner, lost);
+  EXPECT_EQ(a.unacknowledged(), 0u);
+}
+
+TEST(References, ReferenceThatNeverCameIsRefusedAfterwards) {
+  References b = worker(kB);
+  Actions actions;
+  const ReferenceMessage revoke{.kind = Kind::kRevoke, .to = kB, .rref = kRref, .fork = kChild};
+  EXPECT_EQ(b.on_message(kA, revoke, false, actions), Answer::kNever);
+  EXPECT_TRUE(b.is_revoked(kA, kChild));
+  EXPECT_EQ(b.receive({kRref, kOwner, kChild, false}, kA, actions), Received::kRefused);
+  b.settle(kA);
+  EXPECT_EQ(b.revoked(), 0u);
+}
+
+TEST(References, ReferenceThatCameSurvivesTheQuestionForIt) {
+  References b = worker(kB);
+  Actions actions;
+  (void)b.receive({kRref, kOwner, kChild, false}, kA, actions);
+  EXPECT_EQ(
+      b.on_message(kA, {.kind = Kind::kRevoke, .to = kB, .rref = kRref, .fork = kChild}, false, actions),
+      Answer::kReceived);
+}
+
+TEST(References, OwnerTakesBackWhatTheReceiverNeverGot) {
+  References owner = worker(kOwner);
+  owner.own(kRref);
+  EXPECT_EQ(owner.share(kRref, {}, {kOwner, 2}, kB), Shared::kRegistered);
+  Actions actions;
+  owner.release_local(kRref, actions);
+  EXPECT_TRUE(actions.freed.empty());
+  // The message has not left yet: it will, on the new connection.
+  owner.link_restored(kB, actions);
+  EXPECT_TRUE(actions.send.empty());
+  owner.sent({kOwner, 2});
+  owner.link_restored(kB, actions);
+  owner.on_answer(sent(actions, Kind::kRevoke), Answer::kNever, actions);
+  EXPECT_EQ(actions.freed, std::vector<Id>{kRref});
+}
+
+TEST(References, MessageThatLeftOnAConnectionThatHadEndedIsAskedAbout) {
+  References a = holder(kA);
+  EXPECT_EQ(a.share(kRref, kFork, kChild, kB), Shared::kUnregistered);
+  Actions actions;
+  a.link_restored(kB, actions);
+  EXPECT_TRUE(actions.send.empty());
+  a.sent(kChild);
+  a.revoke(kRref, kChild, kB, actions);
+  EXPECT_EQ(sent(actions, Kind::kRevoke).fork, kChild);
+  a.on_answer(sent(actions, Kind::kRevoke), Answer::kNever, actions);
+  EXPECT_EQ(a.holder().children(), 0u);
+  Actions nothing;
+  a.revoke(kRref, kChild, kB, nothing);
+  EXPECT_TRUE(nothing.send.empty());
+}
+
+TEST(References, AgreementMayComeBeforeTheLoss) {
+  References owner = worker(kOwner);
+  owner.own(kRref);
+  EXPECT_EQ(owner.share(kRref, {}, {kOwner, 2}, kB), Shared::kRegistered);
+  Actions actions;
+  owner.release_local(kRref, actions);
+  owner.fence(kB, actions);
+  EXPECT_TRUE(actions.send.empty());
+  owner.lose(kB, actions);
+  const std::vector<ReferenceMessage> questions = actions.send;
+  EXPECT_EQ(questions.size(), 2u);
+  for (const ReferenceMessage& question : questions) {
+    EXPECT_TRUE(actions.freed.empty());
+    owner.on_answer(question, Answer::kDone, actions);
+  }
+  EXPECT_EQ(actions.freed, std::vector<Id>{kRref});
+}
+
+TEST(References, RegisteredForkOfAnUnknownOwnerIsGivenBack) {
+  // The receiver has not read yet that its sender joined.
+  References b = worker(kB);
+  Actions actions;
+  const uint64_t newcomer = 9;
+  EXPECT_EQ(b.receive({{newcomer, 1}, newcomer, {newcomer, 2}, true}, newcomer, actions),
+            Received::kOwnerLost);
+  EXPECT_EQ(sent(actions, Kind::kDelete).to, newcomer);
+}
+
+TEST(References, HandleOfALostOwnerCannotBePassedOn) {
+  References a = holder(kA);
+  Actions actions;
+  a.lose(kOwner, actions);
+  EXPECT_EQ(a.share(kRref, kFork, kChild, kB), Shared::kRefused);
+}
+
+TEST(References, DeadHoldersForkStaysUntilEverybodyAnswered) {
+  References owner = worker(kOwner);
+  Actions actions;
+  owner.create(kRref, kFork, kA, actions);
+  owner.lose(kA, actions);
+  EXPECT_TRUE(actions.send.empty());
+  owner.fence(kA, actions);
+  ASSERT_EQ(actions.send.size(), 2u);  // To kB and kC.
+  Actions first, second;
+  owner.on_answer(actions.send[0], Answer::kDone, first);
+  EXPECT_TRUE(first.freed.empty());
+  owner.on_answer(actions.send[1], Answer::kDone, second);
+  EXPECT_EQ(second.freed, std::vector<Id>{kRref});
+  EXPECT_FALSE(owner.fencing());
+}
+
+TEST(References, DeathDuringAFenceBeginsItAnew) {
+  References owner = worker(kOwner);
+  Actions actions;
+  owner.create(kRref, kFork, kA, actions);
+  owner.lose(kA, actions);
+  owner.fence(kA, actions);
+  const ReferenceMessage old = actions.send[0].to == kB ? actions.send[1] : actions.send[0];
+  Actions again;
+  owner.lose(kB, again);
+  owner.on_answer(old, Answer::kDone, again);
+  EXPECT_TRUE(again.freed.empty());
+  owner.fence(kB, again);
+  const ReferenceMessage fence = sent(again, Kind::kFence);
+  EXPECT_EQ(fence.to, kC);
+  EXPECT_EQ(fence.dead, (std::vector<uint64_t>{kA, kB}));
+  owner.on_answer(fence, Answer::kDone, again);
+  EXPECT_EQ(again.freed, std::vector<Id>{kRref});
+}
+
+TEST(References, FenceIsAnsweredWhenWhatCameFromTheDeadIsRegistered) {
+  References b = worker(kB);
+  Actions actions;
+  (void)b.receive({kRref, kOwner, kChild, false}, kA, actions);
+  const ReferenceMessage add = sent(actions, Kind::kAdd);
+  Actions asked;
+  EXPECT_EQ(b.on_message(kOwner, {.kind = Kind::kFence, .to = kB, .round = 1, .dead = {kA}}, true, asked),
+            std::nullopt);
+  EXPECT_EQ(asked.accused, std::vector<uint64_t>{kA});
+  Actions lost;
+  b.lose(kA, lost);
+  EXPECT_TRUE(lost.fence_answers.empty());
+  Actions added;
+  b.on_answer(add, Answer::kDone, added);
+  ASSERT_EQ(added.fence_answers.size(), 1u);
+  EXPECT_EQ(added.fence_answers[0].asker, kOwner);
+  EXPECT_EQ(b.unanswered_fences(), 0u);
+}
+
+// The next two: found by the simulator, as an early free with a third worker's reference still unregistered.
+TEST(References, WorkerThatIsRefusedConfirmsNothing) {
+  References b = worker(kB);
+  Actions actions;
+  (void)b.receive({kRref, kOwner, kChild, false}, kA, actions);
+  Actions refused;
+  b.on_answer(sent(actions, Kind::kAdd), Answer::kRefused, refused);
+  EXPECT_EQ(refused.refused, std::vector<Id>{kChild});
+  EXPECT_TRUE(refused.send.empty());
+  // Nor does it answer a fence as though it had registered that.
+  b.lose(kA, refused);
+  EXPECT_EQ(b.on_message(kC, {.kind = Kind::kFence, .to = kB, .round = 1, .dead = {kA}}, true, refused),
+            std::nullopt);
+  EXPECT_TRUE(refused.fence_answers.empty());
+}
+
+TEST(References, RefusalIsNoAnswerToAFence) {
+  References owner = worker(kOwner);
+  Actions actions;
+  owner.create(kRref, kFork, kA, actions);
+  owner.lose(kA, actions);
+  owner.fence(kA, actions);
+  Actions answered;
+  for (const ReferenceMessage& fence : actions.send) owner.on_answer(fence, Answer::kRefused, answered);
+  EXPECT_TRUE(answered.freed.empty());
+  EXPECT_TRUE(owner.fencing());
+}
+
+TEST(References, NothingIsTakenFromTheLost) {
+  References b = worker(kB);
+  Actions actions;
+  b.lose(kA, actions);
+  EXPECT_EQ(b.receive({kRref, kOwner, kChild, false}, kA, actions), Received::kRefused);
+  EXPECT_EQ(b.on_message(kA, {.kind = Kind::kAdd, .to = kB, .rref = kRref, .fork = kFork}, true, actions),
+            Answer::kRefused);
+  EXPECT_EQ(b.owner().size(), 0u);
+  EXPECT_TRUE(actions.send.empty());
+}
+
+TEST(References, DishonestReferencesAreInvalid) {
+  References b = worker(kB);
+  Actions actions;
+  EXPECT_EQ(b.receive({{}, kOwner, kChild, false}, kA, actions), Received::kInvalid);
+  EXPECT_EQ(b.receive({kRref, kOwner, {}, false}, kA, actions), Received::kInvalid);
+  // Only the owner can have registered it.
+  EXPECT_EQ(b.receive({kRref, kOwner, kChild, true}, kA, actions), Received::kInvalid);
+  (void)b.receive({kRref, kOwner, kChild, false}, kA, actions);
+  EXPECT_EQ(b.receive({kRref, kOwner, kChild, false}, kA, actions), Received::kInvalid);
+}
+
+}  // namespace
+}  // namespace gradwire::rpc

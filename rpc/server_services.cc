@@ -1,0 +1,108 @@
+#include <atomic>
+#include <utility>
+
+#include "base/error.h"
+#include "rpc/agent.h"
+#include "rpc/agent_impl.h"
+#include "rpc/codec_containers.h"
+#include "rpc/link.h"
+#include "rpc/served_call.h"
+#include "rpc/server.h"
+
+// How a server answers the messages of the framework itself.
+namespace gradwire::rpc {
+
+// The answer to one service call: sent once, whatever the extension does; Internal when it drops the call.
+class Server::ServiceAnswer {
+ public:
+  ServiceAnswer(Server& server, std::shared_ptr<Agent> agent, std::shared_ptr<Link> link, uint64_t call_id)
+      : server_(server), agent_(std::move(agent)), link_(std::move(link)), call_id_(call_id) {}
+  ~ServiceAnswer() { send(absl::InternalError("the service dropped its call")); }
+
+  void send(absl::StatusOr<ServiceReply> reply) {
+    if (sent_.exchange(true)) return;
+    proto::Envelope out;
+    proto::Response& response = *out.mutable_response();
+    response.set_call_id(call_id_);
+    std::vector<transport::Buffer> buffers;
+    if (reply.ok()) {
+      response.set_body(std::move(reply->body));
+      if (reply->tensors != nullptr) {
+        absl::Status encoded = tensor_backend()->encode(*reply->tensors, TensorSharing::kCapture,
+                                                        *response.mutable_result(), buffers);
+        if (!encoded.ok()) reply = encoded;
+      }
+    }
+    if (!reply.ok()) {
+      response.clear_body();
+      response.clear_result();
+      buffers.clear();
+      status_to_proto(with_worker(reply.status(), agent_->self().name), *response.mutable_status());
+    }
+    server_.served_.fetch_add(1, std::memory_order_relaxed);
+    (void)link_->send(out, std::move(buffers));
+    MutexLock lock(server_.mutex_);
+    --server_.answers_under_way_;
+  }
+
+ private:
+  Server& server_;
+  // Keeps the server.
+  const std::shared_ptr<Agent> agent_;
+  const std::shared_ptr<Link> link_;
+  const uint64_t call_id_;
+  std::atomic<bool> sent_{false};
+};
+
+void Server::serve_service(const Worker& from, const std::shared_ptr<Link>& link, EnvelopePtr envelope,
+                           std::vector<transport::Buffer> buffers) {
+  std::shared_ptr<Agent> agent = agent_.weak_from_this().lock();
+  if (agent == nullptr) return;
+  {
+    MutexLock lock(mutex_);
+    if (!stopped_.ok()) return;
+    ++answers_under_way_;
+  }
+  auto answer = std::make_shared<ServiceAnswer>(*this, agent, link, (*envelope)->request().call_id());
+  if (const proto::Service& service = (*envelope)->request().service();
+      RRefService::serves(service.number())) {
+    // Here and now, in the order of arrival: what has come must be known when the connection has ended.
+    const Peers::Settled settled = agent_.impl_->peers->settled(from.incarnation);
+    ServiceCall call;
+    call.from = from;
+    call.service = service.number();
+    call.body = service.body();
+    call.reply = [answer](absl::StatusOr<ServiceReply> reply) { answer->send(std::move(reply)); };
+    rrefs_.serve(std::move(call), service.number() == kForkDelete ? settled.requests : settled.all);
+    return;
+  }
+  Executor::Task task = [this, agent = std::move(agent), from, envelope = std::move(envelope),
+                         buffers = std::move(buffers), answer = std::move(answer)]() mutable {
+    AgentGuard guard(agent);
+    const proto::Request& request = (*envelope)->request();
+    ServiceCall call;
+    call.from = from;
+    call.service = request.service().number();
+    call.body = request.service().body();
+    call.deadline = deadline_of(request);
+    call.reply = [answer = std::move(answer)](absl::StatusOr<ServiceReply> reply) {
+      answer->send(std::move(reply));
+    };
+    if (request.arguments().tensors_size() > 0) {
+      if (tensor_backend() == nullptr) {
+        call.reply(absl::InvalidArgumentError("tensors sent to a program that was linked without libtorch"));
+        return;
+      }
+      auto tensors = tensor_backend()->decode(request.arguments(), std::move(buffers));
+      if (!tensors.ok()) {
+        call.reply(tensors.status());
+        return;
+      }
+      call.tensors = *std::move(tensors);
+    }
+    agent_.serve_service(std::move(call));
+  };
+  executor_->post_clean(task, service_cost_.of(0));
+}
+
+}  // namespace gradwire::rpc

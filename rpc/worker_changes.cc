@@ -1,0 +1,98 @@
+#include "rpc/worker_changes.h"
+
+#include <algorithm>
+#include <iterator>
+
+#include "base/error.h"
+#include "base/log.h"
+
+namespace gradwire::rpc {
+
+WorkerChanges::WorkerChanges(const std::shared_ptr<Executor>& executor)
+    : executor_(executor),
+      strand_(std::make_shared<Strand>(executor)),
+      subscribers_(std::make_shared<Subscribers>()) {}
+
+std::shared_ptr<void> WorkerChanges::subscribe(Callback callback) {
+  uint64_t number = 0;
+  {
+    MutexLock lock(subscribers_->mutex);
+    number = subscribers_->next++;
+    subscribers_->list.emplace(number, std::make_shared<const Callback>(std::move(callback)));
+  }
+  return std::shared_ptr<void>(nullptr,
+                               [subscribers = std::weak_ptr<Subscribers>(subscribers_), number](void*) {
+                                 std::shared_ptr<Subscribers> alive = subscribers.lock();
+                                 if (alive == nullptr) return;
+                                 std::shared_ptr<const Callback> going;
+                                 MutexLock lock(alive->mutex);
+                                 auto found = alive->list.find(number);
+                                 going = std::move(found->second);
+                                 alive->list.erase(found);
+                               });
+}
+
+void WorkerChanges::notify(const WorkerInfo& worker, WorkerState state) {
+  strand_->post([subscribers = subscribers_, worker, state](Strand::Next next) {
+    std::vector<std::pair<uint64_t, std::shared_ptr<const Callback>>> callbacks;
+    {
+      MutexLock lock(subscribers->mutex);
+      callbacks.assign(subscribers->list.begin(), subscribers->list.end());
+    }
+    std::sort(callbacks.begin(), callbacks.end(),
+              [](const auto& a, const auto& b) { return a.first < b.first; });
+    for (const auto& [number, callback] : callbacks) {
+      try {
+        (*callback)(worker, state);
+      } catch (...) {
+        log(LogLevel::kWarning, "a callback of on_worker_change threw: ",
+            status_from_exception(std::current_exception()).message());
+      }
+    }
+    next();
+  });
+}
+
+Future<WorkerInfo> WorkerChanges::wait_for(const std::string& name) {
+  Promise<WorkerInfo> promise(executor_);
+  absl::Status failed;
+  // Those who gave up waiting.
+  std::vector<std::pair<std::string, Promise<WorkerInfo>>> gone;
+  {
+    MutexLock lock(mutex_);
+    auto end = std::partition(waiting_.begin(), waiting_.end(),
+                              [](const auto& waiting) { return !waiting.second.future().done(); });
+    std::move(end, waiting_.end(), std::back_inserter(gone));
+    waiting_.erase(end, waiting_.end());
+    failed = failed_;
+    if (failed.ok()) waiting_.emplace_back(name, promise);
+  }
+  if (!failed.ok()) promise.set_error(failed);
+  return promise.future();
+}
+
+void WorkerChanges::joined(const WorkerInfo& worker) {
+  std::vector<Promise<WorkerInfo>> found;
+  {
+    MutexLock lock(mutex_);
+    // Those who gave up waiting go with the next who comes.
+    std::erase_if(waiting_, [&](auto& waiting) {
+      if (waiting.first != worker.name) return waiting.second.future().done();
+      found.push_back(std::move(waiting.second));
+      return true;
+    });
+  }
+  for (const Promise<WorkerInfo>& promise : found) promise.set_value(worker);
+}
+
+void WorkerChanges::fail(const absl::Status& reason, bool for_good) {
+  std::vector<std::pair<std::string, Promise<WorkerInfo>>> waiting;
+  {
+    MutexLock lock(mutex_);
+    if (for_good) failed_ = reason;
+    waiting.swap(waiting_);
+  }
+  for (const auto& [name, promise] : waiting) promise.set_error(reason);
+}
+
+}  // namespace gradwire::rpc

@@ -1,0 +1,54 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "base/executor.h"
+#include "base/future.h"
+#include "base/mutex.h"
+#include "rpc/strand.h"
+#include "rpc/worker.h"
+#include "rpc/worker_state.h"
+
+namespace gradwire::rpc {
+
+// Who wants to hear of changes in the group. Thread-safe. Subscriptions may outlive it.
+class WorkerChanges {
+ public:
+  using Callback = std::function<void(const WorkerInfo& worker, WorkerState state)>;
+
+  explicit WorkerChanges(const std::shared_ptr<Executor>& executor);
+
+  // Until what is returned goes. A call under way then still ends.
+  std::shared_ptr<void> subscribe(Callback callback);
+  // Calls every subscriber, in the order of the notifications, one at a time, on the executor.
+  void notify(const WorkerInfo& worker, WorkerState state);
+
+  // Completes when a worker of that name is announced by joined(), or with fail()'s status.
+  Future<WorkerInfo> wait_for(const std::string& name);
+  void joined(const WorkerInfo& worker);
+  // `for_good`: also who begins to wait later.
+  void fail(const absl::Status& reason, bool for_good);
+
+ private:
+  struct Subscribers {
+    Mutex mutex;
+    uint64_t next ABSL_GUARDED_BY(mutex) = 1;
+    absl::flat_hash_map<uint64_t, std::shared_ptr<const Callback>> list ABSL_GUARDED_BY(mutex);
+  };
+
+  const std::shared_ptr<Executor> executor_;
+  const std::shared_ptr<Strand> strand_;
+  const std::shared_ptr<Subscribers> subscribers_;
+  Mutex mutex_;
+  std::vector<std::pair<std::string, Promise<WorkerInfo>>> waiting_ ABSL_GUARDED_BY(mutex_);
+  absl::Status failed_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace gradwire::rpc
