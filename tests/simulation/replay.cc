@@ -1,0 +1,45 @@
+#include <algorithm>
+#include <cstdlib>
+#include <iostream>
+#include <iterator>
+#include <string>
+#include <string_view>
+
+#include "tests/simulation/bugs.h"
+#include "tests/simulation/world.h"
+
+// Runs one schedule and prints what happened: replay --seed=N [--bug=NAME]. It is built with the switch for deliberate
+// bugs; without --bug the machines do what they do in production.
+int main(int argc, char** argv) {
+  using namespace gradwire;
+  uint64_t seed = 0;
+  bool understood = argc > 1;
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view argument = argv[i];
+    if (argument.starts_with("--seed=")) {
+      seed = std::strtoull(argv[i] + 7, nullptr, 10);
+      continue;
+    }
+    const auto bug =
+        std::find_if(std::begin(simulation::kBugs), std::end(simulation::kBugs), [argument](const auto& bug) {
+          return argument.starts_with("--bug=") && argument.substr(6) == bug.name;
+        });
+    if (bug == std::end(simulation::kBugs)) {
+      understood = false;
+    } else {
+      rpc::chosen_bug = bug->bug;
+    }
+  }
+  if (!understood) {
+    std::cerr << "usage: replay --seed=N [--bug=NAME]; the bugs:";
+    for (const auto& [name, bug] : simulation::kBugs) std::cerr << " " << name;
+    std::cerr << "\n";
+    return 2;
+  }
+  simulation::Trace trace;
+  simulation::World world(seed, nullptr, &trace);
+  const std::string& violation = world.run();
+  for (const std::string& line : trace.lines()) std::cout << line << "\n";
+  std::cout << world.steps() << " events: " << (violation.empty() ? "all is well" : violation) << "\n";
+  return violation.empty() ? 0 : 1;
+}
