@@ -1,0 +1,26 @@
+#pragma once
+
+#include <optional>
+#include <set>
+#include <string>
+
+#include "absl/time/time.h"
+#include "tests/chaos/call_log.h"
+#include "tests/chaos/plan.h"
+
+namespace chaos {
+
+// What is known of a run when its calls are looked at.
+struct CallSurroundings {
+  const Plan* plan = nullptr;
+  std::set<int> killed;
+  // How long the caller was paused, or all stood still.
+  absl::Duration paused;
+};
+
+// What is wrong with a survivor's call, if anything.
+std::optional<std::string> check_call(const CallRecord& call, const CallSurroundings& surroundings);
+
+std::string to_string(const CallRecord& call);
+
+}  // namespace chaos

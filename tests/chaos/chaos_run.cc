@@ -1,0 +1,231 @@
+#include "tests/chaos/chaos_run.h"
+
+#include <poll.h>
+#include <signal.h>
+
+#include <algorithm>
+
+#include "absl/status/status.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
+#include "tests/chaos/call_checks.h"
+#include "tests/chaos/sanitized.h"
+
+namespace chaos {
+namespace {
+
+// For what takes milliseconds on an idle machine.
+constexpr absl::Duration kPatience = absl::Seconds(30);
+
+}  // namespace
+
+ChaosRun::ChaosRun(Plan plan, Options options)
+    : plan_(std::move(plan)), options_(std::move(options)), paused_(Plan::kWorkers) {}
+
+void ChaosRun::fail(int worker, const std::string& what) {
+  report_.failures.push_back(absl::StrCat(name(worker), ": ", what));
+}
+
+bool ChaosRun::planned(int worker) const {
+  return std::any_of(plan_.kills.begin(), plan_.kills.end(),
+                     [&](const Plan::Kill& kill) { return kill.worker == worker; });
+}
+
+bool ChaosRun::planned(Plan::Kill::When when) const {
+  return std::any_of(plan_.kills.begin(), plan_.kills.end(),
+                     [&](const Plan::Kill& kill) { return kill.when == when; });
+}
+
+void ChaosRun::tell(const std::string& line) {
+  for (int worker = 0; worker < Plan::kWorkers; ++worker) {
+    if (!killed_.contains(worker) && !unready_.contains(worker)) workers_[worker]->say(line);
+  }
+}
+
+void ChaosRun::reap(int worker) {
+  const std::optional<int> exit = workers_[worker]->wait(absl::Seconds(5));
+  killed_.insert(worker);
+  // It may have been quicker than the signal.
+  const bool may_be_done = exit == 0 && planned(worker) && planned(Plan::Kill::When::kInShutdown);
+  if (exit == -SIGKILL && planned(worker)) {
+    ++report_.killed;
+  } else if (!may_be_done) {
+    fail(worker, exit ? absl::StrCat("ended with ", *exit, " (below 0: by a signal)")
+                      : "closed its pipe, and does not end");
+  }
+}
+
+void ChaosRun::take_line(int worker, const std::string& line, const std::string& word) {
+  const std::vector<std::string> words = absl::StrSplit(line, absl::MaxSplits(' ', 3));
+  int milliseconds = 0;
+  if (words.size() > 1) (void)absl::SimpleAtoi(words[1], &milliseconds);
+  if (words[0] == "unready" && word == "ready" && planned(Plan::Kill::When::kInInit)) {
+    unready_.insert(worker);
+    int code = 0;
+    (void)absl::SimpleAtoi(words[1], &code);
+    const bool good = static_cast<absl::StatusCode>(code) == absl::StatusCode::kDeadlineExceeded ||
+                      static_cast<absl::StatusCode>(code) == absl::StatusCode::kUnavailable;
+    if (!good) fail(worker, line);
+  } else if (words[0] == "full" && word == "empty") {
+    fail(worker, absl::StrCat("after dropping all it has: ", line.substr(5)));
+  } else if (words[0] != word) {
+    fail(worker, absl::StrCat("said \"", line, "\" instead of ", word));
+  } else if (word == "empty") {
+    report_.emptying = std::max(report_.emptying, absl::Milliseconds(milliseconds));
+  } else if (word == "down" && words.size() == 4) {
+    report_.shutdown = std::max(report_.shutdown, absl::Milliseconds(milliseconds) - stalled());
+    int code = 0;
+    (void)absl::SimpleAtoi(words[2], &code);
+    const std::string& message = words[3];
+    const bool names_a_dead_one = static_cast<absl::StatusCode>(code) == absl::StatusCode::kUnavailable &&
+                                  std::any_of(killed_.begin(), killed_.end(), [&](int dead) {
+                                    return absl::StrContains(message, absl::StrCat("\"", name(dead), "\""));
+                                  });
+    if (code != 0 && !names_a_dead_one) fail(worker, absl::StrCat("shutdown: code ", code, ", ", message));
+    if (absl::Milliseconds(milliseconds) > absl::Seconds(10) + stalled())
+      fail(worker, absl::StrCat("the shutdown took ", milliseconds, " ms"));
+  } else if (word == "census" && line != "census same") {
+    fail(worker, absl::StrCat("after the shutdown: ", line));
+  }
+  said_.insert(worker);
+}
+
+bool ChaosRun::gather(const std::string& word, absl::Duration limit, std::vector<Event> events) {
+  const absl::Time start = absl::Now();
+  std::sort(events.begin(), events.end(), [](const Event& a, const Event& b) { return a.at < b.at; });
+  std::size_t next = 0;
+  said_.clear();
+  if (word != "census") said_ = unready_;
+  while (true) {
+    const absl::Duration passed = absl::Now() - start;
+    for (; next < events.size() && events[next].at <= passed; ++next) {
+      if (killed_.contains(events[next].worker)) continue;
+      workers_[events[next].worker]->signal(events[next].signal);
+      if (events[next].signal == SIGKILL) reap(events[next].worker);
+    }
+    std::vector<pollfd> polled;
+    std::vector<int> living;
+    for (int worker = 0; worker < Plan::kWorkers; ++worker) {
+      if (killed_.contains(worker)) continue;
+      if (said_.contains(worker)) continue;
+      if (std::optional<std::string> line = workers_[worker]->line()) {
+        take_line(worker, *line, word);
+      } else if (workers_[worker]->ended()) {
+        reap(worker);
+      } else {
+        polled.push_back({workers_[worker]->descriptor(), POLLIN, 0});
+        living.push_back(worker);
+      }
+    }
+    if (polled.empty() && next == events.size()) return report_.failures.empty();
+    // A stall that has just ended is known a moment later.
+    if (passed > limit + stalled() && (absl::SleepFor(absl::Milliseconds(50)), passed > limit + stalled())) {
+      for (int worker : living)
+        fail(worker, absl::StrCat("has not said \"", word, "\" in ", absl::FormatDuration(limit)));
+      return false;
+    }
+    absl::Duration sleep = std::max(absl::Milliseconds(20), limit - passed + absl::Milliseconds(1));
+    if (next < events.size()) sleep = std::min(sleep, events[next].at - passed + absl::Microseconds(500));
+    (void)::poll(polled.data(), polled.size(), static_cast<int>(absl::ToInt64Milliseconds(sleep)));
+  }
+}
+
+RunReport ChaosRun::run() {
+  const absl::Time start = absl::Now();
+  start_us_ = monotonic_us();
+  for (int worker = 0; worker < Plan::kWorkers; ++worker) {
+    std::vector<std::string> command = {options_.worker_program, absl::StrCat(options_.store_port),
+                                        absl::StrCat(plan_.seed), absl::StrCat(worker), options_.directory};
+    if (options_.lose_services) command.push_back("lose_services");
+    workers_.push_back(std::make_unique<WorkerProcess>(
+        command, absl::StrCat(options_.directory, "/", name(worker), ".log")));
+  }
+  std::vector<Event> events;
+  std::vector<Event> first_events;
+  std::vector<Event> last_events;
+  for (const Plan::Kill& kill : plan_.kills) {
+    if (kill.when == Plan::Kill::When::kInInit) first_events.push_back({kill.at, kill.worker, SIGKILL});
+    if (kill.when == Plan::Kill::When::kAtTime) events.push_back({kill.at, kill.worker, SIGKILL});
+    if (kill.when == Plan::Kill::When::kInShutdown)
+      last_events.push_back({kill.at / 20, kill.worker, SIGKILL});
+  }
+  for (const Plan::Pause& pause : plan_.pauses) {
+    events.push_back({pause.at, pause.worker, SIGSTOP});
+    events.push_back({pause.at + pause.length, pause.worker, SIGCONT});
+    paused_[pause.worker] += pause.length;
+  }
+  auto play = [&] {
+    if (!gather("ready", kPatience, first_events)) return;
+    if (!unready_.empty()) {
+      tell("end");
+      (void)gather("down", kPatience);
+      check_end();
+      return;
+    }
+    tell("begin");
+    if (!gather("played", kPatience, events)) return;
+    tell(absl::StrCat("look ", absl::StrJoin(killed_, ",")));
+    if (!gather("looked", kPatience)) return;
+    tell("drop");
+    // What is left in a table does not keep the run from its end.
+    (void)gather("empty", kPatience);
+    tell("end");
+    (void)gather("down", kPatience, last_events);
+    check_end();
+  };
+  play();
+  workers_.clear();
+  check_calls();
+  report_.duration = absl::Now() - start - stalled();
+  report_.stalled = stalled();
+  return report_;
+}
+
+void ChaosRun::check_end() {
+  std::set<int> survivors;
+  for (int worker = 0; worker < Plan::kWorkers; ++worker) {
+    if (!killed_.contains(worker)) survivors.insert(worker);
+  }
+  (void)gather("census", kPatience);
+  for (int worker : survivors) {
+    if (killed_.contains(worker)) continue;
+    const std::optional<int> exit = workers_[worker]->wait(absl::Seconds(10));
+    if (!exit) {
+      fail(worker, "does not exit");
+    } else if (*exit != 0 && !(planned(worker) && *exit == -SIGKILL)) {
+      fail(worker, absl::StrCat("ended with ", *exit, " (below 0: by a signal)"));
+    }
+  }
+  for (int worker = 0; worker < Plan::kWorkers; ++worker) {
+    // A leak checker's helper outlives its process by a moment.
+    const absl::Time give_up = absl::Now() + absl::Seconds(2);
+    while (workers_[worker]->group_exists() && absl::Now() < give_up) absl::SleepFor(absl::Milliseconds(1));
+    if (!kMayHaveSymbolizer && workers_[worker]->group_exists()) fail(worker, "left processes behind");
+  }
+}
+
+void ChaosRun::check_calls() {
+  for (int worker = 0; worker < Plan::kWorkers; ++worker) {
+    const std::vector<CallRecord> calls =
+        read_call_log(absl::StrCat(options_.directory, "/", name(worker), ".calls"));
+    report_.calls += static_cast<int>(calls.size());
+    for (const CallRecord& call : calls) {
+      if (call.code != absl::StatusCode::kOk) ++report_.failed_calls;
+    }
+    if (killed_.contains(worker)) continue;
+    CallSurroundings surroundings{&plan_, killed_, paused_[worker] + stalled()};
+    for (const CallRecord& call : calls) {
+      if (call.end_us >= 0) {
+        report_.overrun = std::max(report_.overrun,
+                                   absl::Microseconds(call.end_us - call.deadline_us) - surroundings.paused);
+      }
+      if (std::optional<std::string> wrong = check_call(call, surroundings)) fail(worker, *wrong);
+    }
+  }
+}
+
+}  // namespace chaos

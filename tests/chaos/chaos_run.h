@@ -1,0 +1,85 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "tests/chaos/plan.h"
+#include "tests/chaos/stall_watch.h"
+#include "tests/chaos/worker_process.h"
+
+namespace chaos {
+
+// What went wrong in a run, and some figures of it.
+struct RunReport {
+  std::vector<std::string> failures;
+  int calls = 0;
+  int failed_calls = 0;
+  int killed = 0;
+  // The longest any call took beyond its deadline, any worker's tables needed to become empty, and any shutdown took.
+  absl::Duration overrun = -absl::InfiniteDuration();
+  absl::Duration emptying;
+  absl::Duration shutdown;
+  absl::Duration duration;
+  // In which the machine stood still; not in the figures above.
+  absl::Duration stalled;
+};
+
+// One run of one plan: starts the workers, kills and pauses them, leads the survivors to the end, and checks what they
+// wrote down.
+class ChaosRun {
+ public:
+  struct Options {
+    std::string worker_program;
+    int store_port = 0;
+    // Exists and is empty: for the workers' logs.
+    std::string directory;
+    // See Faults.
+    bool lose_services = false;
+    StallWatch* stalls = nullptr;
+  };
+  ChaosRun(Plan plan, Options options);
+
+  RunReport run();
+
+ private:
+  struct Event {
+    absl::Duration at;
+    int worker;
+    int signal;
+  };
+
+  void fail(int worker, const std::string& what);
+  std::string name(int worker) const { return worker_name(worker); }
+  // Whether the plan kills the worker; whether it kills anybody then.
+  bool planned(int worker) const;
+  bool planned(Plan::Kill::When when) const;
+  // Waits until every living worker has said a line that begins with `word`, and sends the signals of `events`.
+  // Of those that could not join only the census is expected. False when that failed.
+  bool gather(const std::string& word, absl::Duration limit, std::vector<Event> events = {});
+  void take_line(int worker, const std::string& line, const std::string& word);
+  // Whether a worker ended as it was to.
+  void reap(int worker);
+  void tell(const std::string& line);
+  // How long the machine has stood still since the run began.
+  absl::Duration stalled() const { return options_.stalls->since(start_us_); }
+  void check_calls();
+  void check_end();
+
+  const Plan plan_;
+  const Options options_;
+  RunReport report_;
+  std::vector<std::unique_ptr<WorkerProcess>> workers_;
+  // By signal, and not only planned.
+  std::set<int> killed_;
+  std::vector<absl::Duration> paused_;
+  std::set<int> said_;
+  // Could not join, because another was killed.
+  std::set<int> unready_;
+  int64_t start_us_ = 0;
+};
+
+}  // namespace chaos

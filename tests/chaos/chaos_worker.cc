@@ -1,0 +1,173 @@
+// One worker of a run; chaos_test starts it.
+//   chaos_worker STORE_PORT SEED WORKER DIRECTORY [lose_services]
+//
+// It tells the driver on descriptor 3 how far it is, a line each, and hears on descriptor 4 when to go on:
+//   ready                  <- begin, or end when others are not
+//   played                 <- look DEAD,...     (the workers that were killed; may be none)
+//   looked                 <- drop
+//   empty MS | full TABLES <- end
+//   down MS CODE MESSAGE
+//   census same | census BEFORE -> AFTER
+// Or, when it could not join, "unready CODE MESSAGE" and the census.
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <set>
+#include <string>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
+#include "base/error.h"
+#include "rpc/agent.h"
+#include "store/prefix_store.h"
+#include "store/tcp_store.h"
+#include "tests/chaos/census.h"
+#include "tests/chaos/faults.h"
+#include "tests/chaos/plan.h"
+#include "tests/chaos/program.h"
+#include "tests/chaos/services.h"
+
+namespace chaos {
+namespace {
+
+using gradwire::rpc::Agent;
+using gradwire::rpc::AgentTables;
+using gradwire::rpc::RpcBackendOptions;
+
+constexpr int kSay = 3;
+constexpr int kHear = 4;
+
+void say(const std::string& line) {
+  const std::string text = line + "\n";
+  // Nobody to tell: the driver is gone, and so is the purpose.
+  if (::write(kSay, text.data(), text.size()) < 0) std::_Exit(3);
+}
+
+// What the driver says next: a word, and what is behind it. Exits when the driver is gone.
+std::pair<std::string, std::string> hear() {
+  std::string line;
+  for (char c; ::read(kHear, &c, 1) == 1 && c != '\n';) line += c;
+  if (line.empty()) std::_Exit(3);
+  return absl::StrSplit(line, absl::MaxSplits(' ', 1));
+}
+
+std::string describe(const AgentTables& tables) {
+  return absl::StrCat(tables.pending_calls, " pending calls, ", tables.served_calls, " served calls, ",
+                      tables.owned_rrefs, " owned RRefs, ", tables.held_forks, " held forks, ",
+                      tables.unconfirmed_children, " unconfirmed children");
+}
+
+bool empty(const AgentTables& tables) {
+  return tables.pending_calls + tables.served_calls + tables.owned_rrefs + tables.held_forks +
+             tables.unconfirmed_children ==
+         0;
+}
+
+// Whether the agent's tables become empty; says so.
+void drop_all(Agent& agent) {
+  const int64_t start = monotonic_us();
+  Keep::instance().close();
+  AgentTables tables = agent.tables();
+  while (!empty(tables)) {
+    if (monotonic_us() - start > 5000000) {
+      say(absl::StrCat("full ", describe(tables)));
+      return;
+    }
+    absl::SleepFor(absl::Milliseconds(1));
+    tables = agent.tables();
+  }
+  say(absl::StrCat("empty ", (monotonic_us() - start) / 1000));
+}
+
+void end(Agent& agent, bool graceful) {
+  const int64_t start = monotonic_us();
+  absl::Status status;
+  try {
+    agent.shutdown(graceful, absl::Seconds(8));
+  } catch (const gradwire::Error& error) {
+    status = error.status();
+  }
+  say(absl::StrCat("down ", (monotonic_us() - start) / 1000, " ", static_cast<int>(status.code()), " ",
+                   absl::StrReplaceAll(status.message(), {{"\n", " "}})));
+}
+
+// From a started agent to the end of it.
+void take_part(Agent& agent, const Plan& plan, int worker, Faults& faults) {
+  say("ready");
+  if (hear().first == "end") return end(agent, /*graceful=*/false);
+  faults.begin();
+  run_program(agent.shared_from_this(), plan, worker);
+  faults.end();
+  say("played");
+
+  std::set<int> dead;
+  for (absl::string_view name : absl::StrSplit(hear().second, ',', absl::SkipEmpty())) {
+    int number = 0;
+    if (absl::SimpleAtoi(name, &number)) dead.insert(number);
+  }
+  look_around(agent.shared_from_this(), worker, dead);
+  say("looked");
+  (void)hear();
+  drop_all(agent);
+  (void)hear();
+  end(agent, plan.graceful);
+}
+
+int run(int port, uint64_t seed, int worker, const std::string& directory, bool lose_services) {
+  const Plan plan = make_plan(seed);
+  CallLog::instance().open(absl::StrCat(directory, "/", worker_name(worker), ".calls"));
+  Faults faults(plan, worker, lose_services);
+  Census before = take_census();
+  {
+    RpcBackendOptions options;
+    options.store = std::make_shared<gradwire::store::PrefixStore>(
+        directory, std::make_shared<gradwire::store::TcpStore>(
+                       "127.0.0.1", port, gradwire::store::TcpStoreOptions{.timeout = absl::Seconds(20)}));
+    options.transports = plan.transports;
+    options.join_timeout = plan.join_timeout;
+    options.num_worker_threads = 4;
+    if (faults.any()) {
+      options.wrap_transport = [&](auto transport) { return faults.wrap(std::move(transport)); };
+    }
+    std::shared_ptr<Agent> agent;
+    try {
+      agent = Agent::start(worker_name(worker), worker, Plan::kWorkers, options);
+    } catch (const gradwire::Error& error) {
+      say(absl::StrCat("unready ", static_cast<int>(error.status().code()), " ",
+                       absl::StrReplaceAll(error.what(), {{"\n", " "}})));
+    }
+    options.store = nullptr;
+    if (agent != nullptr) take_part(*agent, plan, worker, faults);
+  }
+  Census after;
+  const bool same = returns_to(before, after);
+  say(same ? std::string("census same")
+           : absl::StrCat("census ", before.to_string(), " -> ", after.to_string()));
+  return 0;
+}
+
+}  // namespace
+}  // namespace chaos
+
+int main(int argc, char** argv) {
+  int port = 0, worker = 0;
+  uint64_t seed = 0;
+  if (argc < 5 || argc > 6 || !absl::SimpleAtoi(argv[1], &port) || !absl::SimpleAtoi(argv[2], &seed) ||
+      !absl::SimpleAtoi(argv[3], &worker)) {
+    std::fputs("usage: chaos_worker STORE_PORT SEED WORKER DIRECTORY [lose_services]\n", stderr);
+    return 2;
+  }
+  ::signal(SIGPIPE, SIG_IGN);
+  try {
+    return chaos::run(port, seed, worker, argv[4], argc == 6);
+  } catch (const gradwire::Error& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return 1;
+  }
+}

@@ -1,0 +1,204 @@
+// Three hosts and a network that parts them: each host is a network namespace with one worker. Skipped, saying why,
+// where these cannot be made (they take root). The time until a dead link is noticed is printed; it is
+// HeartbeatOptions::dead_after and a little.
+
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <signal.h>
+
+#include <iostream>
+#include <memory>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
+#include "store/tcp_store.h"
+#include "tests/chaos/hosts.h"
+#include "tests/chaos/worker_process.h"
+
+namespace chaos {
+namespace {
+
+constexpr absl::Duration kPatience = absl::Seconds(20);
+constexpr int kWorkers = 3;
+
+// What became of a call.
+struct Outcome {
+  absl::Duration took;
+  absl::StatusCode code = absl::StatusCode::kInternal;
+  std::string message;
+};
+
+class HostsWithWorkers {
+ public:
+  HostsWithWorkers(const std::string& run, absl::Duration suspect_after, absl::Duration dead_after)
+      : store_(Hosts::own_address(), 0, {.world_size = std::nullopt, .is_master = true}), lines_(kWorkers) {
+    for (int worker = 0; worker < kWorkers; ++worker) {
+      processes_.push_back(std::make_unique<WorkerProcess>(
+          std::vector<std::string>{"/usr/bin/unshare", "-n", "tests/chaos/host_worker", Hosts::own_address(),
+                                   absl::StrCat(store_.port()), run, absl::StrCat(worker),
+                                   absl::StrCat(kWorkers),
+                                   absl::StrCat(absl::ToInt64Milliseconds(suspect_after)),
+                                   absl::StrCat(absl::ToInt64Milliseconds(dead_after))},
+          absl::StrCat(::testing::TempDir(), "/", run, worker, ".log")));
+      const absl::Status joined = Hosts::join(worker + 1, processes_[worker]->pid());
+      EXPECT_TRUE(joined.ok()) << joined;
+    }
+    for (int worker = 0; worker < kWorkers; ++worker) tell(worker, "go");
+    for (int worker = 0; worker < kWorkers; ++worker) EXPECT_TRUE(says(worker, "ready"));
+  }
+
+  void tell(int worker, const std::string& line) { processes_[worker]->say(line); }
+
+  // Waits for a line that begins with `prefix`; it is taken. Others wait for later.
+  std::optional<std::string> says(int worker, const std::string& prefix, absl::Duration limit = kPatience) {
+    const absl::Time end = absl::Now() + limit;
+    std::vector<std::string>& lines = lines_[worker];
+    while (true) {
+      while (std::optional<std::string> line = processes_[worker]->line()) lines.push_back(*line);
+      for (auto line = lines.begin(); line != lines.end(); ++line) {
+        if (!absl::StartsWith(*line, prefix)) continue;
+        std::string found = *line;
+        lines.erase(line);
+        return found;
+      }
+      if (absl::Now() > end || processes_[worker]->ended()) break;
+      pollfd polled = {processes_[worker]->descriptor(), POLLIN, 0};
+      (void)::poll(&polled, 1, 20);
+    }
+    ADD_FAILURE() << "worker" << worker << " does not say \"" << prefix
+                  << "\"; it said: " << absl::StrJoin(lines, "; ");
+    return std::nullopt;
+  }
+
+  Outcome outcome(int worker, const std::string& word) {
+    const std::vector<std::string> fields =
+        absl::StrSplit(says(worker, word + " ").value_or(""), absl::MaxSplits(' ', 3));
+    Outcome outcome;
+    int64_t took = 0;
+    int code = 0;
+    if (fields.size() < 3 || !absl::SimpleAtoi(fields[1], &took) || !absl::SimpleAtoi(fields[2], &code))
+      return outcome;
+    outcome.took = absl::Milliseconds(took);
+    outcome.code = static_cast<absl::StatusCode>(code);
+    if (fields.size() > 3) outcome.message = fields[3];
+    return outcome;
+  }
+  Outcome call(int from, int to, absl::Duration timeout = kPatience) {
+    tell(from, absl::StrCat("call worker", to, " ", absl::ToInt64Milliseconds(timeout)));
+    return outcome(from, "called");
+  }
+  bool heard_of(int worker, const std::string& what) const {
+    for (const std::string& line : lines_[worker]) {
+      if (line == what) return true;
+    }
+    return false;
+  }
+
+  void end() {
+    for (int worker = 0; worker < kWorkers; ++worker) tell(worker, "end");
+    for (int worker = 0; worker < kWorkers; ++worker) {
+      EXPECT_TRUE(says(worker, "ended "));
+      EXPECT_EQ(processes_[worker]->wait(kPatience), 0) << "worker" << worker;
+    }
+  }
+
+ private:
+  gradwire::store::TcpStore store_;
+  std::vector<std::unique_ptr<WorkerProcess>> processes_;
+  std::vector<std::vector<std::string>> lines_;
+};
+
+class Partition : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    static const absl::Status entered = Hosts::enter();
+    if (!entered.ok()) GTEST_SKIP() << "hosts cannot be made here: " << entered.message();
+  }
+};
+
+TEST_F(Partition, ShorterThanDeadAfterLosesNothing) {
+  HostsWithWorkers hosts("short", absl::Milliseconds(300), absl::Seconds(30));
+  hosts.tell(0, "make worker1");
+  ASSERT_EQ(hosts.outcome(0, "made").code, absl::StatusCode::kOk);
+  for (int from = 0; from < kWorkers; ++from) {
+    for (int to = 0; to < kWorkers; ++to) EXPECT_EQ(hosts.call(from, to).code, absl::StatusCode::kOk);
+  }
+  hosts.tell(0, "hold worker1 2000");
+  hosts.tell(1, "hold worker2 2000");
+  ASSERT_TRUE(Hosts::cut(2).ok());
+  // One is sent into the silence.
+  hosts.tell(2, "hold worker1 100");
+  EXPECT_TRUE(hosts.says(0, "state worker1 suspect"));
+  EXPECT_TRUE(hosts.says(2, "state worker1 suspect"));
+  EXPECT_EQ(hosts.call(0, 2).code, absl::StatusCode::kOk);
+  ASSERT_TRUE(Hosts::heal(2).ok());
+  EXPECT_TRUE(hosts.says(0, "state worker1 alive"));
+  EXPECT_TRUE(hosts.says(2, "state worker1 alive"));
+  for (int worker = 0; worker < 2; ++worker) {
+    const Outcome held = hosts.outcome(worker, "held");
+    EXPECT_EQ(held.code, absl::StatusCode::kOk) << held.message;
+  }
+  // Its time was short; but if it failed, then by its deadline.
+  const Outcome sent = hosts.outcome(2, "held");
+  EXPECT_TRUE(sent.code == absl::StatusCode::kOk || sent.code == absl::StatusCode::kDeadlineExceeded)
+      << sent.message;
+  for (int from = 0; from < kWorkers; ++from) {
+    for (int to = 0; to < kWorkers; ++to) {
+      const Outcome called = hosts.call(from, to);
+      EXPECT_EQ(called.code, absl::StatusCode::kOk) << called.message;
+    }
+    for (int to = 0; to < kWorkers; ++to) {
+      EXPECT_FALSE(hosts.heard_of(from, absl::StrCat("state worker", to, " dead")));
+    }
+  }
+  hosts.tell(0, "fetch 10000");
+  EXPECT_EQ(hosts.outcome(0, "fetched").code, absl::StatusCode::kOk);
+  hosts.end();
+}
+
+TEST_F(Partition, LongerThanDeadAfterIsDeathWhichHealingDoesNotUndo) {
+  constexpr absl::Duration kDeadAfter = absl::Milliseconds(1500);
+  HostsWithWorkers hosts("long", absl::Milliseconds(500), kDeadAfter);
+  hosts.tell(0, "make worker1");
+  ASSERT_EQ(hosts.outcome(0, "made").code, absl::StatusCode::kOk);
+  hosts.tell(0, "hold worker1 15000");
+  hosts.tell(2, "hold worker1 15000");
+  EXPECT_EQ(hosts.call(0, 1).code, absl::StatusCode::kOk);
+  EXPECT_EQ(hosts.call(2, 1).code, absl::StatusCode::kOk);
+  const absl::Time cut = absl::Now();
+  ASSERT_TRUE(Hosts::cut(2).ok());
+  for (int worker : {0, 2}) {
+    const Outcome held = hosts.outcome(worker, "held");
+    const absl::Duration noticed = absl::Now() - cut;
+    EXPECT_EQ(held.code, absl::StatusCode::kUnavailable) << held.message;
+    EXPECT_TRUE(absl::StrContains(held.message, "\"worker1\"")) << held.message;
+    std::cout << "worker" << worker << " noticed the cut link after " << noticed << " (dead_after "
+              << kDeadAfter << ")\n";
+    EXPECT_GT(noticed, kDeadAfter / 2);
+    EXPECT_LT(noticed, kDeadAfter + absl::Seconds(2));
+    EXPECT_TRUE(hosts.says(worker, "state worker1 dead"));
+  }
+  hosts.tell(0, "fetch 5000");
+  EXPECT_EQ(hosts.outcome(0, "fetched").code, absl::StatusCode::kUnavailable);
+  EXPECT_EQ(hosts.call(0, 2).code, absl::StatusCode::kOk);
+
+  ASSERT_TRUE(Hosts::heal(2).ok());
+  // The one that lives is told that it was taken for dead.
+  const Outcome called = hosts.call(1, 0);
+  EXPECT_EQ(called.code, absl::StatusCode::kAborted) << called.message;
+  const Outcome again = hosts.call(1, 2);
+  EXPECT_EQ(again.code, absl::StatusCode::kAborted) << again.message;
+  const Outcome back = hosts.call(0, 1);
+  EXPECT_EQ(back.code, absl::StatusCode::kUnavailable) << back.message;
+  EXPECT_TRUE(absl::StrContains(back.message, "\"worker1\"")) << back.message;
+  EXPECT_EQ(hosts.call(2, 0).code, absl::StatusCode::kOk);
+  hosts.end();
+}
+
+}  // namespace
+}  // namespace chaos

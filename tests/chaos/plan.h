@@ -1,0 +1,62 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+
+namespace chaos {
+
+// What happens in a run. All of it follows from the seed; driver and workers each make it.
+struct Plan {
+  static constexpr int kWorkers = 4;
+
+  struct Kill {
+    int worker = 0;
+    enum class When {
+      // By the driver, so long after it was started: it may or may not have joined.
+      kInInit,
+      // By the driver, so long after the programs began.
+      kAtTime,
+      // By itself, when it is about to send its nth message since its program began.
+      kAtMessage,
+      // By the driver, when all have been told to shut down.
+      kInShutdown,
+    };
+    When when = When::kAtTime;
+    absl::Duration at;
+    int message = 0;
+  };
+  // SIGSTOP, and SIGCONT when it is over.
+  struct Pause {
+    int worker = 0;
+    absl::Duration at;
+    absl::Duration length;
+  };
+
+  uint64_t seed = 0;
+  std::vector<std::string> transports;
+  // Probabilities, for each message (tests/chaos/faults.h).
+  double lose = 0;
+  double cut = 0;
+  double delay = 0;
+  std::vector<Kill> kills;
+  std::vector<Pause> pauses;
+  bool graceful = true;
+  // How long to wait for the others to join.
+  absl::Duration join_timeout = absl::Seconds(20);
+  // Of each worker's program.
+  int threads = 2;
+  int steps = 0;
+
+  bool faulty() const { return lose > 0 || cut > 0 || delay > 0; }
+  std::string to_string() const;
+};
+
+Plan make_plan(uint64_t seed);
+
+std::string worker_name(int worker);
+
+}  // namespace chaos
