@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <map>
@@ -56,11 +57,14 @@ TEST(Launch, WorkerKilledBySignalGivesItsNumber) {
 }
 
 TEST(Launch, WorkerThatIgnoresTermIsKilledAfterTheGracePeriod) {
-  LaunchProcess launch(with_script({"--standalone", "--nproc_per_node=2", "--grace_period=0.2"},
-                                   "if [ $RANK = 0 ]; then trap '' TERM; echo >&9; while :; do sleep 1; "
-                                   "done; else read line; exit 4; fi"));
+  std::remove((testing::TempDir() + "/ignores_term").c_str());
+  LaunchProcess launch(
+      with_script({"--standalone", "--nproc_per_node=2", "--grace_period=0.2"},
+                  "if [ $RANK = 0 ]; then trap '' TERM; : >\"$TEST_TMPDIR/ignores_term\"; "
+                  "echo >&9; while :; do sleep 1; done; fi; "
+                  "until [ -e \"$TEST_TMPDIR/ignores_term\" ]; do sleep 0.01; done; exit 4"));
   launch.events(1);
-  // Rank 1 reads the end of an empty input and fails; rank 0 would live for ever.
+  // Rank 1 fails once rank 0 ignores the signal, which would live for ever.
   launch.events_to_the_end();
   EXPECT_EQ(launch.wait(), 4);
 }

@@ -4,6 +4,7 @@
 #include <torch/nn/modules/linear.h>
 
 #include <future>
+#include <iostream>
 #include <limits>
 #include <memory>
 #include <string>
@@ -26,6 +27,9 @@ GRADWIRE_RPC(scale)
 double length(const at::Tensor& x) { return x.norm().item<double>(); }
 double length(const std::vector<double>& x) { return length(at::tensor(x)); }
 GRADWIRE_RPC_AS("length_of_vector", static_cast<double (*)(const std::vector<double>&)>(&length))
+
+double mean_of(const at::Tensor& x) { return x.mean().item<double>(); }
+GRADWIRE_RPC_IDEMPOTENT(mean_of)
 
 class ParameterServer {
  public:
@@ -106,6 +110,7 @@ TEST_F(Guide, CallsAndDestinations) {
     Future<at::Tensor> later = rpc_async<&scale>("worker1", x, 2.0);  // goes on
     RRef<at::Tensor> there = remote<&scale>("worker1", x, 2.0);       // the result stays on worker1
     EXPECT_TRUE(at::equal(y, 2 * x));
+    EXPECT_EQ(rpc_sync<&mean_of>("worker1", x), 1.0);
     EXPECT_TRUE(at::equal(later.wait(), y));
     EXPECT_TRUE(at::equal(there.to_here(), y));
   }
@@ -201,6 +206,23 @@ TEST_F(Guide, RemoteModules) {
   EXPECT_EQ(scores.sizes(), (std::vector<int64_t>{8, 10}));
   EXPECT_EQ(later.wait().sizes(), scores.sizes());
   EXPECT_EQ(parameters.size(), 2u);
+}
+
+void mourn(const std::string& name) { std::cerr << name << " is dead\n"; }
+
+TEST(GuideAgents, OpenGroup) {
+  RpcBackendOptions options;
+  options.store = std::make_shared<gradwire::store::HashStore>();
+  std::shared_ptr<Agent> present = Agent::start("other", -1, 0, options);
+  std::shared_ptr<Agent> worker = Agent::start("worker", -1, /*world_size=*/0, options);  // the next free id
+  WorkerInfo other = worker->wait_for_worker("other", absl::Seconds(30));  // until it has joined
+  std::shared_ptr<void> subscription = worker->on_worker_change([](const WorkerInfo& who, WorkerState state) {
+    if (state == WorkerState::kDead) mourn(who.name);
+  });
+  EXPECT_EQ(other.id, 0);
+  EXPECT_EQ(worker->get_worker_info().id, 1);
+  present->shutdown();
+  worker->shutdown();
 }
 
 TEST(GuideAgents, SeveralInOneProcess) {

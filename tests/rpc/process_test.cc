@@ -21,11 +21,17 @@ using ::testing::HasSubstr;
 
 class ServerProcess {
  public:
-  ServerProcess(const std::string& init_method, const std::string& name, int rank, int world_size) {
-    std::string arguments[] = {"tests/rpc/server", init_method, name, absl::StrCat(rank),
-                               absl::StrCat(world_size)};
-    char* argv[6] = {};
-    for (int i = 0; i < 5; ++i) argv[i] = arguments[i].data();
+  ServerProcess(const std::string& init_method, const std::string& name, int rank, int world_size,
+                const HeartbeatOptions& heartbeat = {}) {
+    std::string arguments[] = {"tests/rpc/server",
+                               init_method,
+                               name,
+                               absl::StrCat(rank),
+                               absl::StrCat(world_size),
+                               absl::StrCat(absl::ToInt64Milliseconds(heartbeat.interval)),
+                               absl::StrCat(absl::ToInt64Milliseconds(heartbeat.dead_after))};
+    char* argv[8] = {};
+    for (int i = 0; i < 7; ++i) argv[i] = arguments[i].data();
     EXPECT_EQ(::posix_spawn(&pid_, argv[0], nullptr, nullptr, argv, environ), 0);
   }
   ~ServerProcess() {
@@ -34,7 +40,15 @@ class ServerProcess {
     (void)wait();
   }
 
-  void kill() { ::kill(pid_, SIGKILL); }
+  void kill() { signal(SIGKILL); }
+  void signal(int number) { ::kill(pid_, number); }
+  // Returns when no thread of it runs any more.
+  void stop() {
+    signal(SIGSTOP);
+    int status = 0;
+    EXPECT_EQ(::waitpid(pid_, &status, WUNTRACED), pid_);
+    EXPECT_TRUE(WIFSTOPPED(status));
+  }
   // The exit code; negative for a signal.
   int wait() {
     int status = 0;
@@ -49,8 +63,9 @@ class ServerProcess {
 
 std::string init_method(const char* name) { return absl::StrCat("file://", ::testing::TempDir(), "/", name); }
 
-std::shared_ptr<Agent> start_client(const std::string& init_method) {
+std::shared_ptr<Agent> start_client(const std::string& init_method, const HeartbeatOptions& heartbeat = {}) {
   RpcBackendOptions options;
+  options.heartbeat = heartbeat;
   options.init_method = init_method;
   options.join_timeout = absl::Seconds(60);
   return Agent::start("client", 0, 2, options);
@@ -103,6 +118,67 @@ TEST(Process, KilledServerFailsCallsInFlightAtOnce) {
   }
   EXPECT_LT(absl::Now() - start, absl::Seconds(6));
   EXPECT_EQ(client->tables().held_forks, 0u);
+}
+
+// Waits until the agent says so of the worker.
+bool reaches(const std::shared_ptr<Agent>& agent, const std::string& name, WorkerState state) {
+  const absl::Time deadline = absl::Now() + absl::Seconds(60);
+  while (agent->worker_state(name) != state) {
+    if (absl::Now() > deadline) return false;
+    absl::SleepFor(absl::Milliseconds(1));
+  }
+  return true;
+}
+
+TEST(Process, KilledServerIsDeadAtOnce) {
+  const std::string where = init_method("noticed");
+  ServerProcess server(where, "server", 1, 2);
+  std::shared_ptr<Agent> client = start_client(where);
+  EXPECT_EQ(client->rpc_sync<&counting::add>("server", 2, 3), 5);
+  server.kill();
+  const absl::Time start = absl::Now();
+  EXPECT_TRUE(reaches(client, "server", WorkerState::kDead));
+  // By its host's word, not by its silence.
+  EXPECT_LT(absl::Now() - start, HeartbeatOptions().suspect_after);
+  client->shutdown(/*graceful=*/false);
+}
+
+TEST(Process, PausedServerIsSuspectAndComesBackWithoutHarm) {
+  const std::string where = init_method("paused");
+  const HeartbeatOptions heartbeat = {absl::Milliseconds(20), absl::Milliseconds(100), absl::Seconds(60)};
+  ServerProcess server(where, "server", 1, 2, heartbeat);
+  std::shared_ptr<Agent> client = start_client(where, heartbeat);
+  RRef<counting::Tally> tally = client->remote<counting::Tally>("server", 1);
+  EXPECT_EQ(tally.rpc_sync<&counting::Tally::count>(1), 2);
+  server.stop();
+  Future<int64_t> call = tally.rpc_async<&counting::Tally::count>(5);
+  EXPECT_TRUE(reaches(client, "server", WorkerState::kSuspect));
+  EXPECT_FALSE(call.done());
+  server.signal(SIGCONT);
+  EXPECT_EQ(call.wait(), 7);
+  EXPECT_TRUE(reaches(client, "server", WorkerState::kAlive));
+  tally = RRef<counting::Tally>();
+  client->shutdown();
+  EXPECT_EQ(server.wait(), 0);
+}
+
+TEST(Process, ServerPausedForTooLongIsDeadAndLearnsIt) {
+  const std::string where = init_method("too_long");
+  const HeartbeatOptions heartbeat = {absl::Milliseconds(20), absl::Milliseconds(100),
+                                      absl::Milliseconds(300)};
+  ServerProcess server(where, "server", 1, 2, heartbeat);
+  std::shared_ptr<Agent> client = start_client(where, heartbeat);
+  EXPECT_EQ(client->rpc_sync<&counting::add>("server", 2, 3), 5);
+  server.stop();
+  Future<int64_t> call = client->rpc_async<&counting::add>("server", 1, 1);
+  EXPECT_TRUE(reaches(client, "server", WorkerState::kDead));
+  const absl::Status status = call.result().status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("\"server\""));
+  server.signal(SIGCONT);
+  // It waits in its graceful shutdown, which cannot succeed any more.
+  EXPECT_EQ(server.wait(), 1);
+  client->shutdown(/*graceful=*/false);
 }
 
 }  // namespace

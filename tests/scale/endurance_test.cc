@@ -1,0 +1,200 @@
+// Two processes that call each other and refer to each other's objects for long: their memory, descriptors and threads
+// stay as they are, and their tables become empty.
+//
+// By itself: 1,000,000 calls and 100,000 references; a twentieth under the sanitizers. Others (on one line):
+//   bazel test //tests/scale:endurance_test --test_arg=--calls=10000000 --test_arg=--references=1000000
+//       --test_timeout=3600 --test_output=all
+// --transport=tcp: not the fastest that works.
+
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <deque>
+#include <iostream>
+#include <memory>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "absl/time/clock.h"
+#include "rpc/agent.h"
+#include "store/prefix_store.h"
+#include "store/tcp_store.h"
+#include "tests/chaos/census.h"
+#include "tests/chaos/sanitized.h"
+#include "tests/chaos/worker_process.h"
+#include "tests/scale/scale_services.h"
+
+namespace scale {
+namespace {
+
+using gradwire::Future;
+using gradwire::rpc::Agent;
+using gradwire::rpc::AgentGuard;
+using gradwire::rpc::RRef;
+
+int64_t calls = chaos::kSanitized ? 50000 : 1000000;
+int64_t references = chaos::kSanitized ? 5000 : 100000;
+std::string transport = "all";
+
+// What both hold together: resident bytes, descriptors, threads.
+struct Holdings {
+  int64_t bytes[2] = {};
+  int64_t descriptors[2] = {};
+  int64_t threads[2] = {};
+};
+
+class Pair {
+ public:
+  Pair()
+      : store_(std::make_shared<gradwire::store::TcpStore>(
+            "127.0.0.1", 0, gradwire::store::TcpStoreOptions{.world_size = std::nullopt, .is_master = true})),
+        other_(
+            {"tests/scale/scale_worker", absl::StrCat(store_->port()), "pair", "1", "2", "1024", transport},
+            absl::StrCat(::testing::TempDir(), "/other.log")) {
+    gradwire::rpc::RpcBackendOptions options;
+    options.store = std::make_shared<gradwire::store::PrefixStore>("pair", store_);
+    if (transport != "all") options.transports = {transport};
+    options.num_worker_threads = 4;
+    agent_ = Agent::start("worker0", 0, 2, options);
+    other_.say("call");
+  }
+  ~Pair() {
+    other_.say("end");
+    agent_->shutdown(/*graceful=*/true, absl::Seconds(30));
+    EXPECT_EQ(other_.wait(absl::Seconds(20)), 0);
+  }
+
+  const std::shared_ptr<Agent>& agent() const { return agent_; }
+
+  // Once nothing is under way any more.
+  Holdings quiet_holdings() const {
+    const absl::Time end = absl::Now() + absl::Seconds(10);
+    while (true) {
+      const std::vector<int64_t> there = agent_->rpc_sync<&holdings>("worker1");
+      const gradwire::rpc::AgentTables here = agent_->tables();
+      if (there[3] == 0 && here.pending_calls + here.served_calls + here.owned_rrefs + here.held_forks +
+                                   here.unconfirmed_children ==
+                               0) {
+        const chaos::Census census = chaos::take_census();
+        return {
+            {chaos::resident_bytes(), there[0]}, {census.descriptors, there[1]}, {census.threads, there[2]}};
+      }
+      if (absl::Now() > end) {
+        ADD_FAILURE() << "the tables do not become empty: worker1 has " << there[3] << " entries, worker0 "
+                      << here.pending_calls << " pending calls, " << here.served_calls << " served calls, "
+                      << here.owned_rrefs << " owned RRefs, " << here.held_forks << " held forks, "
+                      << here.unconfirmed_children << " unconfirmed children";
+        return {};
+      }
+      absl::SleepFor(absl::Milliseconds(1));
+    }
+  }
+
+ private:
+  std::shared_ptr<gradwire::store::TcpStore> store_;
+  chaos::WorkerProcess other_;
+  std::shared_ptr<Agent> agent_;
+};
+
+// Runs `work` for a fifth of `count`, then for the rest, and compares.
+template <class F>
+void expect_flat(const std::string& what, int64_t count, F work) {
+  Pair pair;
+  AgentGuard guard(pair.agent());
+  const absl::Time start = absl::Now();
+  work(*pair.agent(), count / 5);
+  const Holdings before = pair.quiet_holdings();
+  work(*pair.agent(), count - count / 5);
+  const absl::Duration took = absl::Now() - start;
+  const Holdings after = pair.quiet_holdings();
+  for (int i : {0, 1}) {
+    const int64_t growth = after.bytes[i] - before.bytes[i];
+    std::cout << count << " " << what << " in " << took << ": worker" << i << " has "
+              << before.bytes[i] / 1024 << " KiB after a fifth, " << growth / 1024 << " KiB more at the end; "
+              << after.descriptors[i] << " descriptors, " << after.threads[i] << " threads\n";
+    // A thread's stack and arena may come late; a leak of 16 bytes a time would show.
+    if (!chaos::kSanitized) EXPECT_LE(growth, int64_t{1} << 20) << what;
+    EXPECT_LE(after.descriptors[i], before.descriptors[i]) << what;
+    EXPECT_LE(after.threads[i], before.threads[i] + 2) << what;
+  }
+}
+
+TEST(Endurance, CallsLeaveNothingBehind) {
+  expect_flat("calls", calls, [](Agent& agent, int64_t count) {
+    std::deque<Future<int64_t>> under_way;
+    for (int64_t i = 0; i < count; ++i) {
+      if (i % 8 == 0) {
+        ASSERT_EQ(agent.rpc_sync<&add>("worker1", i, i), 2 * i);
+      } else {
+        under_way.push_back(agent.rpc_async<&add>("worker1", i, int64_t{1}));
+        if (under_way.size() > 64) {
+          (void)under_way.front().wait();
+          under_way.pop_front();
+        }
+      }
+    }
+    for (const Future<int64_t>& call : under_way) (void)call.wait();
+  });
+}
+
+TEST(Endurance, ReferencesLeaveNothingBehind) {
+  expect_flat("references", references, [](Agent& agent, int64_t count) {
+    std::deque<RRef<Item>> kept;
+    std::deque<Future<int64_t>> reads;
+    for (int64_t i = 0; i < count; ++i) {
+      switch (i % 4) {
+        case 0: {  // Made there, and fetched.
+          const RRef<Item> item = agent.remote<Item>("worker1", i);
+          if (i % 16 == 0) ASSERT_EQ(item.to_here().number(), i);
+          reads.push_back(item.to_here_async().then([](const Item& item) { return item.number(); }));
+          break;
+        }
+        case 1:  // Made there, and kept for a while.
+          kept.push_back(agent.remote<Item>("worker1", i));
+          break;
+        case 2:  // Made here, read from there.
+          reads.push_back(agent.rpc_async<&read>("worker1", RRef<Item>(Item(i))));
+          break;
+        default:  // Offered by the other, and kept for a while.
+          kept.push_back(agent.rpc_sync<&offer>("worker1", i));
+      }
+      if (reads.size() > 32) {
+        ASSERT_EQ(reads.front().wait() % 2, 0);
+        reads.pop_front();
+      }
+      if (kept.size() > 100) {
+        if (i % 8 == 1) ASSERT_EQ(kept.front().rpc_sync<&Item::number>() % 2, 1);
+        kept.pop_front();
+      }
+    }
+    for (const Future<int64_t>& read : reads) (void)read.wait();
+  });
+}
+
+}  // namespace
+}  // namespace scale
+
+int main(int argc, char** argv) {
+  ::testing::InitGoogleTest(&argc, argv);
+  for (int i = 1; i < argc; ++i) {
+    absl::string_view argument = argv[i];
+    bool good = true;
+    if (absl::ConsumePrefix(&argument, "--calls=")) {
+      good = absl::SimpleAtoi(argument, &scale::calls);
+    } else if (absl::ConsumePrefix(&argument, "--references=")) {
+      good = absl::SimpleAtoi(argument, &scale::references);
+    } else if (absl::ConsumePrefix(&argument, "--transport=")) {
+      scale::transport = std::string(argument);
+    } else {
+      good = false;
+    }
+    if (!good) {
+      std::cerr << "unknown option " << argv[i]
+                << "; there are --calls=N, --references=N and --transport=NAME\n";
+      return 2;
+    }
+  }
+  ::signal(SIGPIPE, SIG_IGN);
+  return RUN_ALL_TESTS();
+}

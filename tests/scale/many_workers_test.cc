@@ -1,0 +1,137 @@
+// Many workers on one machine, each a process that may have 1,024 descriptors open, each calling all others.
+//
+// By itself: 64 workers; 12 under the sanitizers. Others:
+//   bazel test //tests/scale:many_workers_test --test_arg=--workers=128 --test_output=all
+// --transport=tcp: not the fastest that works. Printed are the time of the first calls, and what a peer costs:
+// descriptors and resident memory, as differences between before and after the calls.
+
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <iostream>
+#include <memory>
+#include <sstream>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "absl/time/clock.h"
+#include "store/tcp_store.h"
+#include "tests/chaos/sanitized.h"
+#include "tests/chaos/worker_process.h"
+
+namespace scale {
+namespace {
+
+using chaos::WorkerProcess;
+
+int workers = chaos::kSanitized ? 12 : 64;
+std::string transport = "all";
+
+class ManyWorkers {
+ public:
+  explicit ManyWorkers(int count) : store_("127.0.0.1", 0, {.world_size = std::nullopt, .is_master = true}) {
+    for (int rank = 0; rank < count; ++rank) {
+      processes_.push_back(std::make_unique<WorkerProcess>(
+          std::vector<std::string>{"tests/scale/scale_worker", absl::StrCat(store_.port()), "many",
+                                   absl::StrCat(rank), absl::StrCat(count), "1024", transport},
+          absl::StrCat(::testing::TempDir(), "/worker", rank, ".log")));
+    }
+  }
+
+  void tell(const std::string& line) {
+    for (const auto& process : processes_) process->say(line);
+  }
+
+  // What every worker says next, which begins with `word`: the numbers behind it. Empty when one fails.
+  std::vector<std::vector<int64_t>> gather(const std::string& word, absl::Duration limit) {
+    const absl::Time end = absl::Now() + limit;
+    std::vector<std::vector<int64_t>> all;
+    for (std::size_t rank = 0; rank < processes_.size(); ++rank) {
+      std::optional<std::string> line;
+      while (!(line = processes_[rank]->line()) && !processes_[rank]->ended() && absl::Now() < end) {
+        pollfd polled = {processes_[rank]->descriptor(), POLLIN, 0};
+        (void)::poll(&polled, 1, 100);
+      }
+      std::vector<std::string> fields = absl::StrSplit(line.value_or("(nothing)"), ' ');
+      if (fields[0] != word) {
+        ADD_FAILURE() << "worker" << rank << " said " << line.value_or("(nothing)") << " instead of " << word;
+        return {};
+      }
+      std::vector<int64_t>& numbers = all.emplace_back();
+      for (std::size_t i = 1; i < fields.size(); ++i)
+        (void)absl::SimpleAtoi(fields[i], &numbers.emplace_back());
+    }
+    return all;
+  }
+
+  void reap() {
+    for (std::size_t rank = 0; rank < processes_.size(); ++rank) {
+      EXPECT_EQ(processes_[rank]->wait(absl::Seconds(20)), 0) << "worker" << rank;
+    }
+  }
+
+ private:
+  gradwire::store::TcpStore store_;
+  std::vector<std::unique_ptr<WorkerProcess>> processes_;
+};
+
+TEST(ManyWorkers, CallOneAnotherWithinTheDescriptorsOfAnOrdinaryProcess) {
+  const absl::Time start = absl::Now();
+  ManyWorkers group(workers);
+  const auto ready = group.gather("ready", absl::Seconds(120));
+  ASSERT_FALSE(ready.empty());
+  const absl::Time all_ready = absl::Now();
+  group.tell("call");
+  const auto called = group.gather("called", absl::Seconds(120));
+  ASSERT_FALSE(called.empty());
+  const absl::Time all_called = absl::Now();
+  group.tell("end");
+  const auto ended = group.gather("ended", absl::Seconds(120));
+  ASSERT_FALSE(ended.empty());
+  const absl::Time all_ended = absl::Now();
+  group.reap();
+
+  int64_t slowest_ms = 0;
+  double descriptors = 0, most_descriptors = 0, most_kb = 0;
+  const double peers = std::max(1, workers - 1);
+  for (int rank = 0; rank < workers; ++rank) {
+    slowest_ms = std::max(slowest_ms, called[rank][0]);
+    most_descriptors =
+        std::max(most_descriptors, static_cast<double>(called[rank][1] - ready[rank][0]) / peers);
+    descriptors += static_cast<double>(called[rank][1] - ready[rank][0]) / peers / workers;
+    most_kb = std::max(most_kb, static_cast<double>(called[rank][2] - ready[rank][1]) / peers);
+    EXPECT_EQ(ended[rank][1], 0) << "worker" << rank << " has descriptors left";
+    EXPECT_EQ(ended[rank][2], 0) << "worker" << rank << " has memfds left";
+    EXPECT_EQ(ended[rank][3], 0) << "worker" << rank << " has threads left";
+  }
+  std::cout << workers << " workers: ready in " << all_ready - start << "; first calls, all to all, in "
+            << all_called - all_ready << " (the slowest worker " << slowest_ms << " ms); ended in "
+            << all_ended - all_called << "; a peer costs " << descriptors << " descriptors, "
+            << most_descriptors << " at most, and " << most_kb << " KiB at most.\n";
+  EXPECT_LE(most_descriptors, 2);
+  if (!chaos::kSanitized) EXPECT_LE(most_kb, 1024);
+}
+
+}  // namespace
+}  // namespace scale
+
+int main(int argc, char** argv) {
+  ::testing::InitGoogleTest(&argc, argv);
+  for (int i = 1; i < argc; ++i) {
+    absl::string_view argument = argv[i];
+    if (absl::ConsumePrefix(&argument, "--workers=")) {
+      if (!absl::SimpleAtoi(argument, &scale::workers)) return 2;
+    } else if (absl::ConsumePrefix(&argument, "--transport=")) {
+      scale::transport = std::string(argument);
+    } else {
+      std::cerr << "unknown option " << argv[i] << "; there are --workers=N and --transport=NAME\n";
+      return 2;
+    }
+  }
+  ::signal(SIGPIPE, SIG_IGN);
+  return RUN_ALL_TESTS();
+}

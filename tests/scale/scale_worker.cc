@@ -1,0 +1,116 @@
+// One worker of the scale tests.
+//   scale_worker STORE_PORT GROUP RANK WORLD_SIZE DESCRIPTORS TRANSPORT
+// DESCRIPTORS: as many may be open. TRANSPORT: "all" for what workers use by themselves.
+//
+// It tells the driver on descriptor 3 how far it is, and hears on descriptor 4 when to go on:
+//   ready DESCRIPTORS RESIDENT_KB
+//   <- call                called MS DESCRIPTORS RESIDENT_KB    (it has called every worker)
+//   <- end                 ended MS DESCRIPTORS_LEFT MEMFDS_LEFT THREADS_LEFT
+// Instead of any of these: "failed WHY".
+
+#include <signal.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "base/error.h"
+#include "rpc/agent.h"
+#include "store/prefix_store.h"
+#include "store/tcp_store.h"
+#include "tests/chaos/call_log.h"
+#include "tests/chaos/census.h"
+#include "tests/scale/scale_services.h"
+
+namespace scale {
+namespace {
+
+using chaos::Census;
+using gradwire::Future;
+using gradwire::rpc::Agent;
+using gradwire::rpc::RpcBackendOptions;
+
+void say(const std::string& line) {
+  const std::string text = line + "\n";
+  if (::write(3, text.data(), text.size()) < 0) std::_Exit(3);
+}
+
+void hear(const std::string& expected) {
+  std::string line;
+  for (char c; ::read(4, &c, 1) == 1 && c != '\n';) line += c;
+  if (line != expected) std::_Exit(3);
+}
+
+std::string holds() {
+  return absl::StrCat(chaos::take_census().descriptors, " ", chaos::resident_bytes() / 1024);
+}
+
+int64_t ms_since(int64_t start_us) { return (chaos::monotonic_us() - start_us) / 1000; }
+
+void call_all(Agent& agent, int rank, int world_size) {
+  const int64_t start = chaos::monotonic_us();
+  std::vector<Future<int64_t>> sums;
+  // Each begins with its right neighbour: not all with the same.
+  for (int i = 1; i < world_size; ++i) {
+    const int other = (rank + i) % world_size;
+    sums.push_back(agent.rpc_async<&add>(gradwire::rpc::Destination(other).with_timeout(absl::Seconds(60)),
+                                         int64_t{rank}, int64_t{other}));
+  }
+  for (int i = 1; i < world_size; ++i) {
+    const int64_t sum = sums[i - 1].wait();
+    if (sum != rank + (rank + i) % world_size) throw gradwire::Error(absl::InternalError("a wrong sum"));
+  }
+  say(absl::StrCat("called ", ms_since(start), " ", holds()));
+}
+
+void run(int port, const std::string& group, int rank, int world_size, const std::string& transport) {
+  const Census before = chaos::take_census();
+  int64_t start = 0;
+  {
+    RpcBackendOptions options;
+    options.store = std::make_shared<gradwire::store::PrefixStore>(
+        group,
+        std::make_shared<gradwire::store::TcpStore>("127.0.0.1", port, gradwire::store::TcpStoreOptions{}));
+    if (transport != "all") options.transports = {transport};
+    options.num_worker_threads = 4;
+    std::shared_ptr<Agent> agent = Agent::start(absl::StrCat("worker", rank), rank, world_size, options);
+    options.store = nullptr;
+    say("ready " + holds());
+    hear("call");
+    call_all(*agent, rank, world_size);
+    hear("end");
+    start = chaos::monotonic_us();
+    agent->shutdown(/*graceful=*/true, absl::Seconds(60));
+  }
+  const int64_t took = ms_since(start);
+  Census after;
+  (void)chaos::returns_to(before, after);
+  say(absl::StrCat("ended ", took, " ", after.descriptors - before.descriptors, " ",
+                   after.memfds - before.memfds, " ", after.threads - before.threads));
+}
+
+}  // namespace
+}  // namespace scale
+
+int main(int argc, char** argv) {
+  int port = 0, rank = 0, world_size = 0, descriptors = 0;
+  if (argc != 7 || !absl::SimpleAtoi(argv[1], &port) || !absl::SimpleAtoi(argv[3], &rank) ||
+      !absl::SimpleAtoi(argv[4], &world_size) || !absl::SimpleAtoi(argv[5], &descriptors)) {
+    std::fputs("usage: scale_worker STORE_PORT GROUP RANK WORLD_SIZE DESCRIPTORS TRANSPORT\n", stderr);
+    return 2;
+  }
+  ::signal(SIGPIPE, SIG_IGN);
+  const rlimit limit = {static_cast<rlim_t>(descriptors), static_cast<rlim_t>(descriptors)};
+  if (::setrlimit(RLIMIT_NOFILE, &limit) != 0) return 2;
+  try {
+    scale::run(port, argv[2], rank, world_size, argv[6]);
+  } catch (const gradwire::Error& error) {
+    scale::say(absl::StrCat("failed ", error.what()));
+    return 1;
+  }
+  return 0;
+}
