@@ -25,9 +25,25 @@ absl::Status check_known(const char* what, const std::vector<std::string>& given
   return absl::OkStatus();
 }
 
+// As many as a bench with processes on one host is good for.
+constexpr int kMostMembers = 256;
+
+// all_to_all_12, as all_to_all_8 is.
+const CaseSpec* group_case(const std::vector<std::string>& suites, const CaseName& wanted) {
+  for (const CaseSpec& spec : cases()) {
+    if (contains(suites, spec.suite) && spec.kind == CaseKind::kFirstContact &&
+        parse_case(spec.name).operation == wanted.operation && wanted.count >= 2 &&
+        wanted.count <= kMostMembers) {
+      return &spec;
+    }
+  }
+  return nullptr;
+}
+
 // The case of a suite with another size: what echo_1MiB is, for echo_256KiB.
 const CaseSpec* sibling_of(const std::vector<std::string>& suites, const std::string& name) {
   const CaseName wanted = parse_case(name);
+  if (wanted.count > 0) return group_case(suites, wanted);
   if (wanted.bytes < 64) return nullptr;
   for (const CaseSpec& spec : cases()) {
     const CaseName known = parse_case(spec.name);
@@ -83,8 +99,12 @@ absl::StatusOr<BenchOptions> complete_options(const RawOptions& raw) {
           absl::StrCat("unknown case \"", name, "\": there are ", absl::StrJoin(known, ", ")));
     }
     CaseSpec spec = *sibling;
-    const int64_t bytes = parse_case(name).bytes;
-    spec.bytes_per_call = sibling->bytes_per_call / parse_case(sibling->name).bytes * bytes;
+    const CaseName wanted = parse_case(name);
+    if (wanted.count > 0) {
+      spec.members = static_cast<int>(wanted.count);
+    } else {
+      spec.bytes_per_call = sibling->bytes_per_call / parse_case(sibling->name).bytes * wanted.bytes;
+    }
     spec.name = name;
     options.cases.push_back(spec);
   }

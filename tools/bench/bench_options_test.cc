@@ -67,5 +67,14 @@ TEST(Cases, EveryRoleBelongsToASuiteWithGradwire) {
   }
 }
 
+TEST(Options, GroupsOfAnySizeMayBeAskedFor) {
+  const auto options = complete_options({.suites = {"scale"}, .cases = {"all_to_all_3"}});
+  ASSERT_TRUE(options.ok()) << options.status();
+  ASSERT_EQ(options->cases.size(), 1u);
+  EXPECT_EQ(options->cases[0].name, "all_to_all_3");
+  EXPECT_EQ(options->cases[0].members, 3);
+  EXPECT_FALSE(complete_options({.suites = {"scale"}, .cases = {"all_to_all_1"}}).ok());
+}
+
 }  // namespace
 }  // namespace gradwire::bench

@@ -5,6 +5,7 @@
 #include <sstream>
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -12,6 +13,7 @@
 namespace gradwire::bench {
 namespace {
 
+using testing::Contains;
 using testing::HasSubstr;
 using testing::IsSupersetOf;
 
@@ -30,24 +32,36 @@ TEST(Bench, MeasuresEverySideOfEverySuite) {
   const std::string html = testing::TempDir() + "/figures.html";
   ASSERT_EQ(
       run_bench(
-          "--suite=rpc,rref,autograd,store,transport --transports=tcp --peers=torch,grpc --seconds=0.05 "
-          "--rounds=1 --cases=add2,echo_64KiB,push_pull_1MiB,cycle,remote_add,set_get,ping --json=" +
+          "--suite=rpc,rref,autograd,store,transport,scale --transports=tcp --peers=torch,grpc "
+          "--seconds=0.05 "
+          "--rounds=1 --cases=add2,echo_64KiB,push_pull_1MiB,cycle,share,killed_peer,remote_add,set_get,ping,"
+          "all_to_all_3 --json=" +
           json + " --html=" + html),
       0);
-  std::set<std::string> compared;
+  const std::set<std::string> kTails = {"p99_us", "p999_us", "cpu_us_per_call", "GB_per_s"};
+  std::set<std::string> alone, compared;
   std::ifstream lines(json);
   for (std::string line; std::getline(lines, line);) {
     const nlohmann::json row = nlohmann::json::parse(line);
     EXPECT_GT(row.at("gradwire").get<double>(), 0) << line;
-    if (row.at("peer").is_null() || row.at("metric") != "p50_us") continue;
+    const std::string metric = row.at("metric");
+    const std::string name = row.at("case");
+    if (row.at("peer").is_null()) alone.insert(name + " " + metric);
+    if (row.at("peer").is_null() || kTails.count(metric) > 0) continue;
     EXPECT_GT(row.at("ratio").get<double>(), 0) << line;
-    compared.insert(row.at("case").get<std::string>() + " " + row.at("peer").get<std::string>());
+    compared.insert(
+        absl::StrCat(name, metric == "p50_us" ? "" : " " + metric, " ", row.at("peer").get<std::string>()));
   }
+  EXPECT_THAT(alone, Contains("killed_peer noticed_ms"));
   EXPECT_THAT(compared,
               IsSupersetOf({"add2 torch_tensorpipe", "add2 grpc", "add2 floor_tcp", "echo_64KiB grpc",
                             "echo_64KiB torch_tensorpipe", "push_pull_1MiB torch_tensorpipe",
-                            "cycle torch_tensorpipe", "remote_add torch_tensorpipe", "set_get torch_store",
-                            "ping floor_tcp"}));
+                            "cycle torch_tensorpipe", "share torch_tensorpipe",
+                            "killed_peer in_flight_failed_ms torch_tensorpipe",
+                            "all_to_all_3 first_contact_ms torch_tensorpipe",
+                            "all_to_all_3 descriptors_per_peer torch_tensorpipe",
+                            "all_to_all_3 memory_per_peer_kb torch_tensorpipe", "remote_add torch_tensorpipe",
+                            "set_get torch_store", "ping floor_tcp"}));
   EXPECT_THAT(read(html), HasSubstr("torch_tensorpipe"));
 }
 

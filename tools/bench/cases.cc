@@ -40,6 +40,9 @@ std::vector<CaseSpec> make_cases() {
   add({.suite = "rpc", .name = "idle", .kind = CaseKind::kIdle});
 
   add({.suite = "rref", .name = "cycle"});
+  add({.suite = "rref", .name = "share", .members = 3});
+  add({.suite = "rref", .name = "killed_peer", .kind = CaseKind::kKilledPeer, .members = 3});
+  add({.suite = "rref", .name = "cut_link", .kind = CaseKind::kCutLink, .members = 3, .transport = "tcp"});
   add({.suite = "autograd", .name = "remote_add"});
   add({.suite = "store", .name = "set_get"});
   for (const int members : {8, 16, 32, 64}) {
@@ -86,8 +89,10 @@ std::vector<RoleSpec> make_roles() {
        {"echo", "push", "pull", "lend", "move", "push_pull"},
        1},
 
-      {"gradwire_rref", "gradwire", "", "rref", both, {}, 2},
-      {"torch_rref", "torch_tensorpipe", "torch", "rref", both, {}, 2, true},
+      {"gradwire_rref", "gradwire", "", "rref", both, {"cycle", "share"}, 2},
+      {"gradwire_loss", "gradwire", "", "rref", both, {"killed_peer", "cut_link"}, 3},
+      {"torch_rref", "torch_tensorpipe", "torch", "rref", both, {"cycle", "share"}, 2, true},
+      {"torch_loss", "torch_tensorpipe", "torch", "rref", both, {"killed_peer"}, 3, true},
       {"gradwire_autograd", "gradwire", "", "autograd", both, {}, 2},
       {"torch_autograd", "torch_tensorpipe", "torch", "autograd", both, {}, 2, true},
       {"gradwire_store", "gradwire", "", "store", {"store"}, {}, 2},

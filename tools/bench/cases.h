@@ -10,11 +10,13 @@ namespace gradwire::bench {
 
 // How a case is run.
 enum class CaseKind : uint8_t {
-  kLatency,         // The last member calls, one call after the other.
-  kInFlight,        // The last member calls, many at a time; swept over how many.
+  kLatency,   // The last member calls, one call after the other; beyond two members in a group of its own.
+  kInFlight,  // The last member calls, many at a time; swept over how many.
   kOversubscribed,  // Four members on two cores call one another.
   kQueued,          // The last member calls the first while many calls to the others are pending.
   kFirstContact,    // Every member of a fresh group calls every other once.
+  kKilledPeer,      // The last member of a fresh group kills the second, and times how that shows.
+  kCutLink,         // The same with a network whose link to the second member is cut.
   kIdle,            // Nobody calls.
 };
 
@@ -31,6 +33,8 @@ struct CaseSpec {
   std::string plot;
   // Run only when it is named.
   bool on_request = false;
+  // The only transport over which it means something; empty: every one of the suite.
+  std::string transport;
 };
 
 // One kind of process that can be measured.

@@ -32,6 +32,7 @@ absl::Status Channel::send(const Order& order) {
                                   {"size", order.place.size},
                                   {"transport", order.place.transport},
                                   {"addresses", order.place.addresses},
+                                  {"host", order.place.host},
                                   {"case", order.task.case_name},
                                   {"seconds", order.task.seconds},
                                   {"depth", order.task.depth}}));
@@ -41,6 +42,8 @@ absl::Status Channel::send(const Answer& answer) {
   const Measurement& m = answer.measurement;
   const auto* first = reinterpret_cast<const uint8_t*>(m.micros.data());
   std::vector<uint8_t> samples(first, first + m.micros.size() * sizeof(float));
+  json figures = json::array();
+  for (const Figure& own : m.figures) figures.push_back(json::array({own.metric, own.value}));
   return write(json::to_cbor(json{{"error", answer.error},
                                   {"address", answer.address},
                                   {"cpu_us", answer.cpu_us},
@@ -50,7 +53,8 @@ absl::Status Channel::send(const Answer& answer) {
                                   {"seconds", m.seconds},
                                   {"begin_ns", m.begin_ns},
                                   {"end_ns", m.end_ns},
-                                  {"own_cpu_us", m.own_cpu_us}}));
+                                  {"own_cpu_us", m.own_cpu_us},
+                                  {"figures", std::move(figures)}}));
 }
 
 absl::StatusOr<Order> Channel::receive_order() {
@@ -64,6 +68,7 @@ absl::StatusOr<Order> Channel::receive_order() {
     order.place.size = value.at("size");
     order.place.transport = value.at("transport");
     order.place.addresses = value.at("addresses").get<std::vector<std::string>>();
+    order.place.host = value.at("host");
     order.task.case_name = value.at("case");
     order.task.seconds = value.at("seconds");
     order.task.depth = value.at("depth");
@@ -92,6 +97,7 @@ absl::StatusOr<Answer> Channel::receive_answer(absl::Duration timeout) {
     m.begin_ns = value.at("begin_ns");
     m.end_ns = value.at("end_ns");
     m.own_cpu_us = value.at("own_cpu_us");
+    for (const json& own : value.at("figures")) m.figures.push_back({own.at(0), own.at(1)});
     return answer;
   } catch (const json::exception& e) {
     return absl::InvalidArgumentError(e.what());

@@ -12,7 +12,7 @@ GradwireMember::~GradwireMember() = default;
 
 std::string GradwireMember::listen(const Place& place) {
   if (place.rank != 0) return "";
-  store_ = std::make_shared<store::TcpStore>("127.0.0.1", 0, store::TcpStoreOptions{.is_master = true});
+  store_ = std::make_shared<store::TcpStore>(place.host, 0, store::TcpStoreOptions{.is_master = true});
   return absl::StrCat(store_->port());
 }
 
@@ -21,7 +21,7 @@ void GradwireMember::join(const Place& place) {
   if (store_ == nullptr) {
     int port = 0;
     (void)absl::SimpleAtoi(place.addresses.at(0), &port);
-    store_ = std::make_shared<store::TcpStore>("127.0.0.1", port);
+    store_ = std::make_shared<store::TcpStore>(place.host, port);
   }
   rpc::RpcBackendOptions options;
   options.store = store_;

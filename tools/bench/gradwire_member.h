@@ -32,9 +32,10 @@ class GradwireMember : public Participant {
   std::shared_ptr<rpc::Agent> agent_;
 };
 
-// The suites rpc and scale; rref; autograd.
+// The suites rpc and scale; rref, and there the cases in which a worker is lost; autograd.
 std::unique_ptr<Participant> make_gradwire_rpc();
 std::unique_ptr<Participant> make_gradwire_rref();
+std::unique_ptr<Participant> make_gradwire_loss();
 std::unique_ptr<Participant> make_gradwire_autograd();
 
 }  // namespace gradwire::bench

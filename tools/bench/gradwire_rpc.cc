@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "rpc/rpc.h"
+#include "tools/bench/footprint.h"
 #include "tools/bench/gradwire_member.h"
 #include "tools/bench/handlers.h"
 #include "tools/bench/tensor_rpc.h"
@@ -21,8 +22,12 @@ class GradwireRpc final : public GradwireMember, private TensorRpc {
     at::set_num_threads(1);
     GradwireMember::join(place);
     for (int i = 0; i < place.size; ++i) workers_.push_back(agent()->get_worker_info(absl::StrCat("w", i)));
+    before_contact_ = footprint();
   }
-  Measurement run(const Task& task) override { return run_tensor_case(*this, place(), task); }
+  Measurement run(const Task& task) override {
+    if (task.case_name == kFootprintCase) return growth_per_peer(before_contact_, place().size - 1);
+    return run_tensor_case(*this, place(), task);
+  }
 
  private:
   at::Tensor add(int to, const at::Tensor& x, const at::Tensor& y) override {
@@ -61,6 +66,7 @@ class GradwireRpc final : public GradwireMember, private TensorRpc {
   }
 
   const rpc::Op op_add_{"aten::add"};
+  Footprint before_contact_;
   std::vector<rpc::WorkerInfo> workers_;
   std::optional<rpc::RRef<ParameterServer>> server_;
 };

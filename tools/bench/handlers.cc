@@ -1,6 +1,7 @@
 #include "tools/bench/handlers.h"
 
 #include <ATen/ops/full.h>
+#include <unistd.h>
 
 #include <memory>
 #include <utility>
@@ -12,6 +13,10 @@
 namespace gradwire::bench {
 
 int64_t nap(int64_t microseconds) { return sleep_for(microseconds); }
+
+int64_t process_id() { return getpid(); }
+
+at::Tensor fetch(const rpc::RRef<at::Tensor>& shared) { return shared.to_here(); }
 
 at::Tensor echo(at::Tensor x) { return x; }
 
@@ -37,6 +42,8 @@ rpc::RRef<ParameterServer> parameter_server() {
 }
 
 GRADWIRE_RPC(nap)
+GRADWIRE_RPC(process_id)
+GRADWIRE_RPC(fetch)
 GRADWIRE_RPC(echo)
 GRADWIRE_RPC(sum)
 GRADWIRE_RPC(pull_resident)

@@ -12,6 +12,10 @@ namespace gradwire::bench {
 
 // Sleeps, and returns how long.
 int64_t nap(int64_t microseconds);
+// The process that serves this call.
+int64_t process_id();
+// Fetches what is behind a reference that it did not have before, and lets go of it.
+at::Tensor fetch(const rpc::RRef<at::Tensor>& shared);
 // Returns what it received.
 at::Tensor echo(at::Tensor x);
 // Reads every element.

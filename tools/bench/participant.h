@@ -16,7 +16,12 @@ struct Place {
   std::string transport;
   // What each member's listen() returned, by rank. Empty in listen().
   std::vector<std::string> addresses;
+  // Where member 0 is reached.
+  std::string host = "127.0.0.1";
 };
+
+// The task, beyond the cases, of saying what contact with the others costs (footprint.h).
+inline constexpr char kFootprintCase[] = "footprint";
 
 // What one member is to do now.
 struct Task {

@@ -39,6 +39,12 @@ constexpr Aim kAims[] = {
     {"push_pull_1MiB", "shm", "p50_us", kTorch, 3},
     {"set_get", "store", "p50_us", "torch_store", 1},
     {"oversubscribed_add2", "", "calls_per_s", kTorch, 3},
+    {"cycle", "", "p50_us", kTorch, 20},
+    {"killed_peer", "", "in_flight_failed_ms", "", 50},
+    {"killed_peer", "", "noticed_ms", "", 50},
+    {"all_to_all_16", "shm", "first_contact_ms", kTorch, 10},
+    {"", "", "descriptors_per_peer", "", 2},
+    {"all_to_all_64", "", "memory_per_peer_kb", "", 1024},
     {"idle", "", "cpu_percent", "", 0.1},
     {"", "", "p99_over_p50", "", 3},
 };
@@ -94,11 +100,11 @@ std::string text_table(const Report& report) {
     return a.suite == b.suite && a.case_name == b.case_name && a.transport == b.transport &&
            a.metric == b.metric;
   };
-  absl::StrAppendFormat(&text, "%-10s %-20s %-6s %-16s %10s   %s\n", "suite", "case", "over", "metric",
+  absl::StrAppendFormat(&text, "%-10s %-20s %-6s %-20s %10s   %s\n", "suite", "case", "over", "metric",
                         "gradwire", "peer: value (times better), aim");
   for (std::size_t i = 0; i < report.rows.size();) {
     const Row& first = report.rows[i];
-    absl::StrAppendFormat(&text, "%-10s %-20s %-6s %-16s %10s  ", first.suite, first.case_name,
+    absl::StrAppendFormat(&text, "%-10s %-20s %-6s %-20s %10s  ", first.suite, first.case_name,
                           first.transport, first.metric, short_number(first.gradwire));
     std::string line;
     for (std::string last_aim; i < report.rows.size() && same(report.rows[i], first); ++i) {

@@ -57,6 +57,17 @@ TEST(Aim, OfAFigureItselfIsABound) {
   EXPECT_EQ(aim_of(idle), "ok <= 0.1");
 }
 
+TEST(Aim, OfAFigureOfEveryCaseHoldsForEach) {
+  Row descriptors = {.suite = "scale",
+                     .case_name = "all_to_all_8",
+                     .transport = "shm",
+                     .metric = "descriptors_per_peer",
+                     .gradwire = 2};
+  EXPECT_EQ(aim_of(descriptors), "ok <= 2");
+  descriptors.gradwire = 2.5;
+  EXPECT_EQ(aim_of(descriptors), "MISS <= 2");
+}
+
 TEST(TextTable, PutsThePeersOfAFigureOnOneLine) {
   Report report;
   report.rows = {row(), row()};

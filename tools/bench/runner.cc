@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "tools/bench/case_name.h"
+#include "tools/bench/split_network.h"
 
 namespace gradwire::bench {
 namespace {
@@ -12,6 +13,11 @@ namespace {
 constexpr int kDepths[] = {1, 2, 4, 8, 16, 32, 64, 128, 256};
 constexpr int kFreshRounds = 3;
 constexpr int kMostFailures = 3;
+// What a process gets where nobody has raised the limit.
+constexpr int kUsualDescriptors = 1024;
+// A cut link shows by silence, so a round takes long; and silence has no tail.
+constexpr int kCutRounds = 1;
+constexpr absl::Duration kCutPatience = absl::Seconds(120);
 
 bool selected(const std::vector<std::string>& list, const std::string& value) {
   return std::find(list.begin(), list.end(), value) != list.end();
@@ -19,8 +25,35 @@ bool selected(const std::vector<std::string>& list, const std::string& value) {
 
 // Cases whose processes serve no other one.
 bool needs_fresh_side(const CaseSpec& spec) {
-  return spec.kind == CaseKind::kFirstContact || spec.kind == CaseKind::kOversubscribed ||
-         spec.kind == CaseKind::kQueued;
+  switch (spec.kind) {
+    case CaseKind::kLatency:
+      return spec.members > 2;
+    case CaseKind::kInFlight:
+    case CaseKind::kIdle:
+      return false;
+    case CaseKind::kOversubscribed:
+    case CaseKind::kQueued:
+    case CaseKind::kFirstContact:
+    case CaseKind::kKilledPeer:
+    case CaseKind::kCutLink:
+      return true;
+  }
+  return true;
+}
+
+// Cases that use their processes up: each round has others.
+bool happens_once(const CaseSpec& spec) {
+  return spec.kind == CaseKind::kFirstContact || spec.kind == CaseKind::kKilledPeer ||
+         spec.kind == CaseKind::kCutLink;
+}
+
+bool all_members_run(const CaseSpec& spec) {
+  return spec.kind == CaseKind::kFirstContact || spec.kind == CaseKind::kOversubscribed;
+}
+
+int rounds_of(const CaseSpec& spec, int rounds) {
+  if (spec.kind == CaseKind::kCutLink) return std::min(kCutRounds, rounds);
+  return spec.kind == CaseKind::kFirstContact ? std::min(kFreshRounds, rounds) : rounds;
 }
 
 }  // namespace
@@ -55,7 +88,7 @@ void Runner::run_suite(const std::string& suite, const std::string& transport) {
     }
   }
   for (const CaseSpec& spec : options_.cases) {
-    if (spec.suite != suite) continue;
+    if (spec.suite != suite || (!spec.transport.empty() && spec.transport != transport)) continue;
     on_progress_(absl::StrCat(suite, " over ", transport, ": ", spec.name));
     run_case(spec, transport, contenders);
     if (contenders.front().failures >= kMostFailures) return;
@@ -89,6 +122,13 @@ absl::StatusOr<Round> Runner::one_round(const CaseSpec& spec, const std::string&
                           .stop_between = contender.role->spins};
     if (needs_fresh_side(spec)) options.members = spec.members;
     if (spec.kind == CaseKind::kOversubscribed) options.cores = 2;
+    if (spec.kind == CaseKind::kFirstContact) options.descriptors = kUsualDescriptors;
+    if (spec.kind == CaseKind::kCutLink) {
+      auto network = SplitNetwork::make();
+      if (!network.ok()) return network.status();
+      options.network = *std::move(network);
+      options.patience = kCutPatience;
+    }
     auto side = Side::start(options);
     if (!side.ok()) {
       // More processes than it can take is a matter of this case alone.
@@ -103,17 +143,29 @@ absl::StatusOr<Round> Runner::one_round(const CaseSpec& spec, const std::string&
     if (!cpu_us.ok()) return cpu_us.status();
     return Round{.members = {{.calls = 1, .seconds = absl::ToDoubleSeconds(period)}}, .cpu_us = *cpu_us};
   }
-  auto round = contender.side->run({.case_name = spec.name, .seconds = seconds, .depth = depth},
-                                   needs_fresh_side(spec) && spec.kind != CaseKind::kQueued);
-  // A first contact happens once.
-  if (spec.kind == CaseKind::kFirstContact) contender.side.reset();
+  const Task task{.case_name = spec.name, .seconds = seconds, .depth = depth};
+  const bool loss = spec.kind == CaseKind::kKilledPeer || spec.kind == CaseKind::kCutLink;
+  auto round = loss ? contender.side->run_last_task(task) : contender.side->run(task, all_members_run(spec));
+  if (round.ok() && spec.kind == CaseKind::kFirstContact)
+    round = add_footprint(*std::move(round), *contender.side);
+  if (happens_once(spec)) contender.side.reset();
+  return round;
+}
+
+absl::StatusOr<Round> Runner::add_footprint(Round round, Side& side) {
+  // What is only needed to make contact goes again first.
+  absl::SleepFor(absl::Milliseconds(300));
+  auto idle = side.run({.case_name = kFootprintCase, .seconds = 0}, true);
+  if (!idle.ok()) return idle.status();
+  for (std::size_t i = 0; i < round.members.size(); ++i) {
+    round.members[i].figures = std::move(idle->members[i].figures);
+  }
   return round;
 }
 
 std::vector<Runner::Result> Runner::rounds(const CaseSpec& spec, const std::string& transport,
                                            std::vector<Contender*>& sides) {
-  const bool first_contact = spec.kind == CaseKind::kFirstContact;
-  const int count = first_contact ? std::min(kFreshRounds, options_.rounds) : options_.rounds;
+  const int count = rounds_of(spec, options_.rounds);
   const double seconds = options_.seconds * spec.weight / options_.rounds;
   std::vector<std::vector<Round>> all(sides.size());
   for (int n = 0; n < count; ++n) {
@@ -144,6 +196,11 @@ std::vector<Runner::Result> Runner::rounds(const CaseSpec& spec, const std::stri
       case CaseKind::kFirstContact:
         result.figures = {{"first_contact_ms", span_ms(all[i])}};
         add_point(spec.plot, transport, result.name, spec.members, result.figures[0].value);
+        for (Figure& own : own_figures(all[i])) result.figures.push_back(std::move(own));
+        break;
+      case CaseKind::kKilledPeer:
+      case CaseKind::kCutLink:
+        result.figures = own_figures(all[i]);
         break;
       case CaseKind::kOversubscribed:
         result.figures = rate_figures(all[i]);

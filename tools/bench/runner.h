@@ -43,6 +43,8 @@ class Runner {
   void in_flight(const CaseSpec& spec, const std::string& transport, std::vector<Contender*>& sides);
   absl::StatusOr<Round> one_round(const CaseSpec& spec, const std::string& transport, Contender& contender,
                                   int depth, double seconds);
+  // Has the members say what contact with one another costs them while they are idle.
+  static absl::StatusOr<Round> add_footprint(Round round, Side& side);
   void add_rows(const CaseSpec& spec, const std::string& transport, const std::vector<Result>& results);
   void add_point(const std::string& plot, const std::string& transport, const std::string& side, double x,
                  double y);

@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -46,13 +47,14 @@ std::string tail(int fd) {
 absl::StatusOr<std::unique_ptr<Side>> Side::start(const Options& options) {
   std::unique_ptr<Side> side(new Side(options));
   for (int rank = 0; rank < options.members; ++rank) {
-    if (absl::Status status = side->spawn(); !status.ok()) return status;
+    if (absl::Status status = side->spawn(rank); !status.ok()) return status;
   }
   std::vector<Order> orders(static_cast<std::size_t>(options.members));
   for (int rank = 0; rank < options.members; ++rank) {
     Order& order = orders[static_cast<std::size_t>(rank)];
     order.kind = Order::Kind::kListen;
     order.place = {.rank = rank, .size = options.members, .transport = options.transport};
+    if (options.network != nullptr) order.place.host = options.network->left_address();
   }
   auto answers = side->order_all(orders, 0, options.join_timeout);
   if (!answers.ok()) return answers.status();
@@ -76,7 +78,7 @@ Side::~Side() {
   }
 }
 
-absl::Status Side::spawn() {
+absl::Status Side::spawn(int rank) {
   const int log_fd = memfd_create("bench_log", MFD_CLOEXEC);
   int ends[2];
   if (log_fd < 0 || socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) {
@@ -89,6 +91,16 @@ absl::Status Side::spawn() {
   CPU_ZERO(&cores);
   for (int i = 0; i < options_.cores; ++i) CPU_SET(i, &cores);
 
+  int network_fd = -1;
+  if (options_.network != nullptr) {
+    network_fd = rank == 1 ? options_.network->right_fd() : options_.network->left_fd();
+  }
+  rlimit descriptors{};
+  getrlimit(RLIMIT_NOFILE, &descriptors);
+  if (options_.descriptors > 0) {
+    descriptors.rlim_cur = std::min(descriptors.rlim_max, static_cast<rlim_t>(options_.descriptors));
+  }
+
   const pid_t parent = getpid();
   const pid_t pid = fork();
   if (pid == 0) {
@@ -96,6 +108,8 @@ absl::Status Side::spawn() {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) _exit(1);
     if (options_.cores > 0) sched_setaffinity(0, sizeof cores, &cores);
+    if (network_fd >= 0 && setns(network_fd, CLONE_NEWNET) != 0) _exit(126);
+    setrlimit(RLIMIT_NOFILE, &descriptors);
     dup2(log_fd, STDOUT_FILENO);
     dup2(log_fd, STDERR_FILENO);
     // dup2 onto itself would keep close-on-exec.
@@ -154,6 +168,11 @@ absl::StatusOr<Round> Side::run(const Task& task, bool all) {
   return round;
 }
 
+absl::StatusOr<Round> Side::run_last_task(const Task& task) {
+  if (options_.stop_between) signal_all(SIGCONT);
+  return run_members(task, members_.size() - 1);
+}
+
 absl::StatusOr<double> Side::idle_cpu_us(absl::Duration period) {
   if (options_.stop_between) signal_all(SIGCONT);
   auto cpu_us = idle_awake(period);
@@ -164,13 +183,19 @@ absl::StatusOr<double> Side::idle_cpu_us(absl::Duration period) {
 absl::StatusOr<Round> Side::run_awake(const Task& task, bool all) {
   const auto before = usage();
   if (!before.ok()) return before.status();
-  const std::size_t first = all ? 0 : members_.size() - 1;
+  auto round = run_members(task, all ? 0 : members_.size() - 1);
+  if (!round.ok()) return round.status();
+  const auto after = usage();
+  if (!after.ok()) return after.status();
+  round->cpu_us = *after - *before;
+  return round;
+}
+
+absl::StatusOr<Round> Side::run_members(const Task& task, std::size_t first) {
   const std::vector<Order> orders(members_.size() - first, Order{.kind = Order::Kind::kRun, .task = task});
   auto answers = order_all(orders, first, options_.patience + 4 * absl::Seconds(task.seconds));
   if (!answers.ok()) return answers.status();
-  const auto after = usage();
-  if (!after.ok()) return after.status();
-  Round round{.cpu_us = *after - *before};
+  Round round;
   for (Answer& answer : *answers) round.members.push_back(std::move(answer.measurement));
   return round;
 }
@@ -191,9 +216,34 @@ absl::Status Side::failure(std::size_t rank, const absl::Status& status) const {
   // torch's messages carry a stack.
   const absl::string_view said_first = status.message().substr(0, status.message().find('\n'));
   absl::StrAppend(&message, said_first.substr(0, 400));
+  // Where one has ended, what the others say are consequences.
+  const std::string death = first_death();
   const std::string said = tail(members_[rank].log_fd);
-  if (!said.empty()) absl::StrAppend(&message, "; it printed: ", said);
+  if (!death.empty()) {
+    absl::StrAppend(&message, "; ", death);
+  } else if (!said.empty()) {
+    absl::StrAppend(&message, "; it printed: ", said);
+  }
   return absl::Status(status.code(), message);
+}
+
+std::string Side::first_death() const {
+  for (std::size_t rank = 0; rank < members_.size(); ++rank) {
+    siginfo_t about{};
+    const Member& member = members_[rank];
+    // Left to be waited for by the destructor.
+    if (member.pid <= 0 ||
+        waitid(P_PID, static_cast<id_t>(member.pid), &about, WEXITED | WNOHANG | WNOWAIT) != 0 ||
+        about.si_pid == 0) {
+      continue;
+    }
+    std::string death = absl::StrCat("member ", rank, " ended with ",
+                                     about.si_code == CLD_EXITED ? "status " : "signal ", about.si_status);
+    const std::string said = tail(member.log_fd);
+    if (!said.empty()) absl::StrAppend(&death, " and had printed: ", said);
+    return death;
+  }
+  return "";
 }
 
 }  // namespace gradwire::bench

@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "tools/bench/channel.h"
+#include "tools/bench/split_network.h"
 #include "tools/bench/statistics.h"
 
 namespace gradwire::bench {
@@ -27,6 +28,10 @@ class Side {
     int cores = 0;
     // Stopped (SIGSTOP) but for the time of run(): for processes that spin when nobody calls.
     bool stop_between = false;
+    // Descriptors that a process may have (the soft limit); 0: as many as the coordinator.
+    int descriptors = 0;
+    // Where the members live; none: where the coordinator does. Member 1 is on the right, the others on the left.
+    std::shared_ptr<const SplitNetwork> network;
     absl::Duration join_timeout = absl::Seconds(60);
     // For an answer, beyond the time that a task is meant to take.
     absl::Duration patience = absl::Seconds(30);
@@ -41,6 +46,9 @@ class Side {
   // Has the last member run the task, or, with `all`, every member at the same time. After an error the side
   // is of no further use.
   absl::StatusOr<Round> run(const Task& task, bool all);
+  // The same for a task that costs another member its life, so that nobody can say what the members used of the
+  // processors. The side is of no further use.
+  absl::StatusOr<Round> run_last_task(const Task& task);
   // What all members together use of the processors while nobody asks anything of them.
   absl::StatusOr<double> idle_cpu_us(absl::Duration period);
 
@@ -53,15 +61,18 @@ class Side {
   };
 
   explicit Side(Options options) : options_(std::move(options)) {}
-  absl::Status spawn();
+  absl::Status spawn(int rank);
   // Sends to members from `first` on, then gathers their answers.
   absl::StatusOr<std::vector<Answer>> order_all(std::vector<Order> orders, std::size_t first,
                                                 absl::Duration timeout);
   absl::StatusOr<Round> run_awake(const Task& task, bool all);
+  absl::StatusOr<Round> run_members(const Task& task, std::size_t first);
   absl::StatusOr<double> idle_awake(absl::Duration period);
   void signal_all(int signal) const;
   absl::StatusOr<double> usage();
   absl::Status failure(std::size_t rank, const absl::Status& status) const;
+  // The first member that has ended, how, and what it said last; empty while all run.
+  std::string first_death() const;
 
   const Options options_;
   std::vector<Member> members_;

@@ -1,5 +1,7 @@
 #include "tools/bench/side.h"
 
+#include <signal.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -21,7 +23,9 @@ using testing::SizeIs;
 
 class FakeParticipant final : public Participant {
  public:
-  std::string listen(const Place& place) override { return "address " + std::to_string(place.rank); }
+  std::string listen(const Place& place) override {
+    return address_of(place.rank) + " " + std::to_string(getpid());
+  }
   void join(const Place& place) override { place_ = place; }
   Measurement run(const Task& task) override {
     if (task.case_name == "throws") throw std::runtime_error("it did not work\nand a stack");
@@ -30,11 +34,26 @@ class FakeParticipant final : public Participant {
       _exit(3);
     }
     if (task.case_name == "hangs") pause();
-    const bool knows_all = place_.addresses == std::vector<std::string>{"address 0", "address 1"};
+    if (task.case_name == "kills") {
+      const bool killed =
+          kill(std::stoi(place_.addresses[0].substr(std::strlen("address 0 "))), SIGKILL) == 0;
+      return {.figures = {{"killed", killed ? 1.0 : 0.0}}};
+    }
+    if (task.case_name == "limit") {
+      rlimit descriptors{};
+      getrlimit(RLIMIT_NOFILE, &descriptors);
+      return {.figures = {{"descriptors", static_cast<double>(descriptors.rlim_cur)}}};
+    }
+    bool knows_all = place_.addresses.size() == 2;
+    for (int rank = 0; knows_all && rank < 2; ++rank) {
+      knows_all = place_.addresses[static_cast<std::size_t>(rank)].rfind(address_of(rank), 0) == 0;
+    }
     return {.micros = {static_cast<float>(place_.rank), knows_all ? 1.0F : 0.0F}, .calls = task.depth};
   }
 
  private:
+  static std::string address_of(int rank) { return "address " + std::to_string(rank); }
+
   Place place_;
 };
 
@@ -87,6 +106,34 @@ TEST(Side, ADeadMemberIsReportedWithWhatItPrinted) {
   const absl::Status status = side->run({.case_name = "dies", .seconds = 0}, false).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(status.message()), HasSubstr("the last words"));
+}
+
+TEST(Side, WhatTheOthersSayOfADeadMemberComesWithTheDeathItself) {
+  const auto side = started(options());
+  ASSERT_NE(side, nullptr);
+  EXPECT_FALSE(side->run_last_task({.case_name = "dies", .seconds = 0}).ok());
+  const absl::Status status = side->run({.case_name = "throws", .seconds = 0}, true).status();
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr("member 1"), HasSubstr("printed: the last words")));
+}
+
+TEST(Side, TheLastTaskOfASideMayKillAnotherMember) {
+  const auto side = started(options());
+  ASSERT_NE(side, nullptr);
+  const auto round = side->run_last_task({.case_name = "kills", .seconds = 0});
+  ASSERT_TRUE(round.ok()) << round.status();
+  ASSERT_THAT(round->members, SizeIs(1));
+  EXPECT_EQ(figure(round->members[0].figures, "killed"), 1);
+}
+
+TEST(Side, MembersAreBoundInTheirDescriptors) {
+  Side::Options few = options();
+  few.descriptors = 100;
+  const auto side = started(few);
+  ASSERT_NE(side, nullptr);
+  const auto round = side->run({.case_name = "limit", .seconds = 0}, false);
+  ASSERT_TRUE(round.ok()) << round.status();
+  EXPECT_EQ(figure(round->members[0].figures, "descriptors"), 100);
 }
 
 TEST(Side, AHangingMemberEndsTheWait) {

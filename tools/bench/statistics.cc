@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 namespace gradwire::bench {
 namespace {
@@ -95,6 +96,23 @@ double span_ms(const std::vector<Round>& rounds) {
     spans.push_back(static_cast<double>(end - begin) / 1e6);
   }
   return median(std::move(spans));
+}
+
+std::vector<Figure> own_figures(const std::vector<Round>& rounds) {
+  std::vector<std::pair<std::string, std::vector<double>>> values;
+  for (const Round& round : rounds) {
+    for (const Measurement& member : round.members) {
+      for (const Figure& own : member.figures) {
+        auto found = std::find_if(values.begin(), values.end(),
+                                  [&](const auto& entry) { return entry.first == own.metric; });
+        if (found == values.end()) found = values.insert(values.end(), {own.metric, {}});
+        found->second.push_back(own.value);
+      }
+    }
+  }
+  std::vector<Figure> result;
+  for (auto& [metric, all] : values) result.push_back({metric, median(std::move(all))});
+  return result;
 }
 
 double figure(const std::vector<Figure>& figures, absl::string_view metric) {

@@ -9,6 +9,11 @@
 // The arithmetic of figures: nothing here measures.
 namespace gradwire::bench {
 
+struct Figure {
+  std::string metric;
+  double value = 0;
+};
+
 // What one member of one side brings back from one round.
 struct Measurement {
   // One for each timed call, in microseconds.
@@ -23,6 +28,8 @@ struct Measurement {
   int64_t end_ns = 0;
   // Processor time that the bench itself spent on filling and checking, in microseconds.
   double own_cpu_us = 0;
+  // What the member itself has made of it, in cases that are neither latency nor rate.
+  std::vector<Figure> figures;
 };
 
 // The value that `q` (0 to 1) of the samples do not exceed, by nearest rank. 0 without samples.
@@ -40,11 +47,6 @@ struct Round {
   double cpu_us = 0;
 };
 
-struct Figure {
-  std::string metric;
-  double value = 0;
-};
-
 // p50_us (the median of the rounds' medians, so that one disturbed round does not decide), p99_us and
 // p999_us (over all samples, since disturbances are what tails are about; left out when fewer than 100 or
 // 1000 samples would make them the maximum), GB_per_s at p50 when `bytes_per_call` is not 0, and
@@ -54,6 +56,9 @@ std::vector<Figure> latency_figures(const std::vector<Round>& rounds, int64_t by
 std::vector<Figure> rate_figures(const std::vector<Round>& rounds);
 // From the first member's start to the last one's end; the median of the rounds, in milliseconds.
 double span_ms(const std::vector<Round>& rounds);
+
+// The members' own figures: of each metric the median over all members and rounds, in the order in which they came.
+std::vector<Figure> own_figures(const std::vector<Round>& rounds);
 
 // The value of one metric, or 0.
 double figure(const std::vector<Figure>& figures, absl::string_view metric);

@@ -80,5 +80,17 @@ TEST(Span, IsFromTheFirstStartToTheLastEnd) {
   EXPECT_EQ(span_ms({round}), 12);
 }
 
+TEST(OwnFigures, AreMediansOverMembersAndRounds) {
+  const auto member = [](double a, double b) { return Measurement{.figures = {{"a", a}, {"b", b}}}; };
+  const std::vector<Round> rounds = {{.members = {member(1, 10), member(2, 20)}},
+                                     {.members = {member(9, 30)}}};
+  const std::vector<Figure> figures = own_figures(rounds);
+  ASSERT_EQ(figures.size(), 2u);
+  EXPECT_EQ(figures[0].metric, "a");
+  EXPECT_EQ(figures[0].value, 2);
+  EXPECT_EQ(figure(figures, "b"), 20);
+  EXPECT_TRUE(own_figures({{.members = {{}}}}).empty());
+}
+
 }  // namespace
 }  // namespace gradwire::bench

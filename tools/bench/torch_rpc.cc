@@ -1,8 +1,10 @@
 #include <ATen/Parallel.h>
 #include <torch/library.h>
+#include <unistd.h>
 
 #include <utility>
 
+#include "tools/bench/footprint.h"
 #include "tools/bench/resident.h"
 #include "tools/bench/tensor_rpc.h"
 #include "tools/bench/torch_agent.h"
@@ -10,6 +12,8 @@
 
 namespace gradwire::bench {
 namespace {
+
+int64_t own_process() { return getpid(); }
 
 at::Tensor echo_operator(const at::Tensor& x) { return x; }
 
@@ -27,6 +31,7 @@ int64_t push_operator(const at::Tensor& gradient) {
 // are.
 TORCH_LIBRARY_FRAGMENT(aten, library) {
   library.def("gradwire_bench_nap(int microseconds) -> int", &sleep_for);
+  library.def("gradwire_bench_process_id() -> int", &own_process);
   library.def("gradwire_bench_echo(Tensor x) -> Tensor", &echo_operator);
   library.def("gradwire_bench_resident(int floats) -> Tensor", &resident_parameter);
   library.def("gradwire_bench_push(Tensor gradient) -> int", &push_operator);
@@ -49,8 +54,12 @@ class TorchRpc final : public Participant, private TensorRpc {
     push_ = TorchAgent::operation("aten::gradwire_bench_push");
     pull_ = TorchAgent::operation("aten::gradwire_bench_pull");
     torch_.join(place);
+    before_contact_ = footprint();
   }
-  Measurement run(const Task& task) override { return run_tensor_case(*this, place_, task); }
+  Measurement run(const Task& task) override {
+    if (task.case_name == kFootprintCase) return growth_per_peer(before_contact_, place_.size - 1);
+    return run_tensor_case(*this, place_, task);
+  }
 
  private:
   at::Tensor add(int to, const at::Tensor& x, const at::Tensor& y) override {
@@ -82,6 +91,7 @@ class TorchRpc final : public Participant, private TensorRpc {
 
   TorchAgent torch_;
   Place place_;
+  Footprint before_contact_;
   std::shared_ptr<torch::jit::Operator> add_, sum_, nap_, echo_, resident_, push_, pull_;
 };
 

@@ -1,0 +1,38 @@
+#include "tools/bench/footprint.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+namespace gradwire::bench {
+namespace {
+
+TEST(Footprint, CountsWhatWasOpenedAndTouchedSince) {
+  constexpr std::size_t kBytes = 8 << 20;
+  const Footprint before = footprint();
+  const int shared_fd = memfd_create("footprint_test", MFD_CLOEXEC);
+  ASSERT_GE(shared_fd, 0);
+  ASSERT_EQ(ftruncate(shared_fd, kBytes), 0);
+  void* shared = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED, shared_fd, 0);
+  void* own = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(shared, MAP_FAILED);
+  ASSERT_NE(own, MAP_FAILED);
+  std::memset(shared, 1, kBytes);
+  std::memset(own, 1, kBytes / 2);
+
+  const std::vector<Figure> growth = growth_per_peer(before, 2).figures;
+  EXPECT_EQ(figure(growth, "descriptors_per_peer"), 0.5);
+  // All of the one and half of the other was touched; what the test itself allocates is far below a mebibyte.
+  EXPECT_NEAR(figure(growth, "memory_per_peer_kb"), 6 << 10, 512);
+
+  munmap(shared, kBytes);
+  munmap(own, kBytes);
+  close(shared_fd);
+}
+
+}  // namespace
+}  // namespace gradwire::bench
