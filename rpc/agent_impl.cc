@@ -94,6 +94,17 @@ absl::Status AgentImpl::accepts_calls() const {
   return absl::FailedPreconditionError(absl::StrCat("worker \"", self.name, "\" has been shut down"));
 }
 
+absl::StatusOr<std::shared_ptr<Link>> AgentImpl::link_to(const std::shared_ptr<Peer>& peer) const {
+  GRADWIRE_RETURN_IF_ERROR(accepts_calls());
+  return peers->link_to(peer);
+}
+
+void AgentImpl::add_pending(uint64_t id, PendingCalls::Taken call) {
+  if (absl::Time alarm = pending.add(id, std::move(call)); alarm != absl::InfiniteFuture()) {
+    timers->schedule(alarm, [this, alarm] { expire(alarm); });
+  }
+}
+
 void AgentImpl::send(uint64_t id, proto::Envelope& envelope, std::vector<transport::Buffer> buffers,
                      bool borrow, PendingCalls::Taken call) {
   proto::Request& request = *envelope.mutable_request();
@@ -106,9 +117,7 @@ void AgentImpl::send(uint64_t id, proto::Envelope& envelope, std::vector<transpo
   const bool borrows = any_borrowed(buffers);
   call->borrows = borrow && borrows;
   const std::shared_ptr<Peer> peer = call->peer;
-  const absl::Status open = accepts_calls();
-  absl::StatusOr<std::shared_ptr<Link>> link =
-      open.ok() ? peers->link_to(peer) : absl::StatusOr<std::shared_ptr<Link>>(open);
+  absl::StatusOr<std::shared_ptr<Link>> link = link_to(peer);
   if (!link.ok()) {
     pending.refused();
     rrefs->undo(request.arguments(), peer->worker);
@@ -116,9 +125,7 @@ void AgentImpl::send(uint64_t id, proto::Envelope& envelope, std::vector<transpo
     return;
   }
   call->link = *link;
-  if (absl::Time alarm = pending.add(id, std::move(call)); alarm != absl::InfiniteFuture()) {
-    timers->schedule(alarm, [this, alarm] { expire(alarm); });
-  }
+  add_pending(id, std::move(call));
   absl::StatusOr<uint64_t> ticket = (*link)->send(envelope, std::move(buffers));
   if (ticket.ok()) rrefs->sent(request.arguments(), peer->worker, (*link)->closed());
   if (ticket.ok() && borrows && !borrow) (*link)->capture(*ticket);

@@ -100,6 +100,11 @@ class AgentImpl : public Peers::Sink, public Directory::Listener {
   absl::Status connect_to_all();
   // The group knows of the death, or nobody is left who could tell of it.
   void agree(uint64_t incarnation);
+  bool without_store() const;
+  // Peers::link_to, unless calls are refused here.
+  absl::StatusOr<std::shared_ptr<Link>> link_to(const std::shared_ptr<Peer>& peer) const;
+  // From here on an answer finds the call, and its deadline ends it.
+  void add_pending(uint64_t id, PendingCalls::Taken call);
   // Tells the callee that nobody waits for the call any more, and completes it.
   void retract(uint64_t id, PendingCalls::Taken call, absl::Status reason);
   void complete(PendingCalls::Taken call, absl::StatusOr<Answer> answer);
@@ -146,7 +151,7 @@ class AgentImpl : public Peers::Sink, public Directory::Listener {
   absl::Status ended_ ABSL_GUARDED_BY(stop_mutex_);
   std::atomic<bool> closed_{false};
 
-  Mutex membership_mutex_;
+  mutable Mutex membership_mutex_;
   bool store_lost_ ABSL_GUARDED_BY(membership_mutex_) = false;
   // All members have agreed to stop: who leaves now is not mourned.
   bool ending_ ABSL_GUARDED_BY(membership_mutex_) = false;

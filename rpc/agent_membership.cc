@@ -101,17 +101,17 @@ void AgentImpl::on_store_back() {
   store_lost_ = false;
 }
 
+bool AgentImpl::without_store() const {
+  MutexLock lock(membership_mutex_);
+  return store_lost_;
+}
+
 void AgentImpl::on_worker_state(const Worker& peer, WorkerState state) {
   changes->notify(peer.info(), state);
 }
 
 void AgentImpl::on_unresponsive(const Worker& peer, const absl::Status& reason) {
-  bool alone = false;
-  {
-    MutexLock lock(membership_mutex_);
-    alone = store_lost_;
-  }
-  if (alone) {
+  if (without_store()) {
     peers->lose(peer, WorkerState::kDead, reason);
   } else {
     // Its death follows from the log, unless this worker's own comes first.
@@ -177,14 +177,11 @@ absl::StatusOr<WorkerInfo> AgentImpl::wait_for_worker(const std::string& name, a
       return (*peer)->worker.info();
     }
   }
-  {
-    MutexLock lock(membership_mutex_);
-    if (store_lost_) {
-      joined.cancel();
-      return absl::UnavailableError(absl::StrCat("worker \"", name,
-                                                 "\" has not joined, and nobody can: the store of \"",
-                                                 self.name, "\" cannot be reached"));
-    }
+  if (without_store()) {
+    joined.cancel();
+    return absl::UnavailableError(absl::StrCat("worker \"", name,
+                                               "\" has not joined, and nobody can: the store of \"",
+                                               self.name, "\" cannot be reached"));
   }
   if (joined.wait_for(timeout)) return joined.result();
   joined.cancel();

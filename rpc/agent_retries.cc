@@ -13,18 +13,14 @@ namespace gradwire::rpc {
 void AgentImpl::send_repeatable(uint64_t id, PendingCalls::Taken call) {
   calls_made.fetch_add(1, std::memory_order_relaxed);
   call->sending = false;
-  if (absl::Time alarm = pending.add(id, std::move(call)); alarm != absl::InfiniteFuture()) {
-    timers->schedule(alarm, [this, alarm] { expire(alarm); });
-  }
+  add_pending(id, std::move(call));
   attempt(id);
 }
 
 void AgentImpl::attempt(uint64_t id) {
   const absl::optional<PendingCalls::Attempt> call = pending.attempt(id, /*begins=*/true);
   if (!call) return;
-  const absl::Status open = accepts_calls();
-  const absl::StatusOr<std::shared_ptr<Link>> link =
-      open.ok() ? peers->link_to(call->peer) : absl::StatusOr<std::shared_ptr<Link>>(open);
+  const absl::StatusOr<std::shared_ptr<Link>> link = link_to(call->peer);
   if (!link.ok()) {
     interrupted(id, link.status());
     return;

@@ -36,6 +36,16 @@ proto::LogLine death_of(const Worker& worker, const Worker& by, const std::strin
   return line;
 }
 
+// Appends that the worker leaves, if it is a member, and ends the log behind the last.
+absl::Status leave_log(GroupLog& log, uint64_t incarnation) {
+  proto::LogLine line;
+  line.mutable_leave()->set_incarnation(incarnation);
+  GRADWIRE_RETURN_IF_ERROR(log.append(
+      line, kLeave, [](const GroupLog::Event&) {},
+      [&] { return log.roster().status(incarnation) == Roster::Status::kMember; }));
+  return log.roster().members().empty() ? log.close(kLeave) : absl::OkStatus();
+}
+
 }  // namespace
 
 Directory::~Directory() { stop(); }
@@ -50,7 +60,7 @@ absl::StatusOr<Directory::Group> Directory::join(const Worker& self, int world_s
   *line.mutable_join()->mutable_worker() = std::move(record);
   line.mutable_join()->set_world_size(world_size);
   GRADWIRE_RETURN_IF_ERROR(enter(line, deadline, timeout, probe));
-  GRADWIRE_RETURN_IF_ERROR(wait_for_all(world_size, deadline, timeout));
+  GRADWIRE_RETURN_IF_ERROR(wait_for_all(deadline, timeout));
   Group group;
   group.self = self_;
   for (const auto& [id, worker] : log_.roster().members()) {
@@ -105,18 +115,18 @@ absl::Status Directory::enter(const proto::LogLine& line, absl::Time deadline, a
       return with_context(appended, "joining the group");
     }
     if (log_.roster().status(self_.incarnation) == Roster::Status::kMember) return absl::OkStatus();
-    GRADWIRE_RETURN_IF_ERROR(make_way(log_.roster().check(entry), world_size_, deadline, timeout, probe));
+    GRADWIRE_RETURN_IF_ERROR(make_way(log_.roster().check(entry), deadline, timeout, probe));
   }
 }
 
 // Somebody is in the way. He stays if he lives; that he is dead is said first, then the place is free.
-absl::Status Directory::make_way(const Roster::Change& refused, int world_size, absl::Time deadline,
-                                 absl::Duration timeout, const Probe& probe) {
+absl::Status Directory::make_way(const Roster::Change& refused, absl::Time deadline, absl::Duration timeout,
+                                 const Probe& probe) {
   const Worker& other = refused.worker;
   std::string conflict;
   switch (refused.what) {
     case What::kOtherWorldSize:
-      conflict = absl::StrCat("worker \"", self_.name, "\" was started with world size ", world_size,
+      conflict = absl::StrCat("worker \"", self_.name, "\" was started with world size ", world_size_,
                               ", but the job has ", refused.world_size, ": start all workers with the same");
       break;
     case What::kIdTaken:
@@ -155,8 +165,8 @@ absl::Status Directory::make_way(const Roster::Change& refused, int world_size, 
   return absl::OkStatus();
 }
 
-absl::Status Directory::wait_for_all(int world_size, absl::Time deadline, absl::Duration timeout) {
-  while (static_cast<int>(log_.roster().members().size()) < world_size) {
+absl::Status Directory::wait_for_all(absl::Time deadline, absl::Duration timeout) {
+  while (static_cast<int>(log_.roster().members().size()) < world_size_) {
     absl::StatusOr<GroupLog::Event> event = log_.read(left_until(deadline));
     if (event.ok()) {
       note(*event);
@@ -168,11 +178,11 @@ absl::Status Directory::wait_for_all(int world_size, absl::Time deadline, absl::
     }
     if (!absl::IsDeadlineExceeded(event.status())) return with_context(event.status(), "joining the group");
     std::vector<int> missing;
-    for (int id = 0; id < world_size; ++id) {
+    for (int id = 0; id < world_size_; ++id) {
       if (!log_.roster().members().contains(id)) missing.push_back(id);
     }
     return absl::DeadlineExceededError(absl::StrCat(
-        "rank", missing.size() == 1 ? " " : "s ", absl::StrJoin(missing, ", "), " of ", world_size,
+        "rank", missing.size() == 1 ? " " : "s ", absl::StrJoin(missing, ", "), " of ", world_size_,
         " did not join within ", absl::FormatDuration(timeout), " (", store().description(), ")"));
   }
   return absl::OkStatus();
@@ -260,13 +270,8 @@ void Directory::run_writer() {
         deaths_.pop_front();
       }
     }
-    const auto in_group = [this] {
-      return writer_log_->roster().status(self_.incarnation) == Roster::Status::kMember;
-    };
     if (leave) {
-      line.mutable_leave()->set_incarnation(self_.incarnation);
-      absl::Status status = writer_log_->append(line, kLeave, ignore, in_group);
-      if (status.ok() && writer_log_->roster().members().empty()) status = writer_log_->close(kLeave);
+      absl::Status status = leave_log(*writer_log_, self_.incarnation);
       MutexLock lock(mutex_);
       left_ = true;
       leave_status_ = std::move(status);
@@ -278,7 +283,8 @@ void Directory::run_writer() {
     }
     const uint64_t dead = line.death().incarnation();
     const auto wanted = [&] {
-      return in_group() && writer_log_->roster().status(dead) == Roster::Status::kMember;
+      return writer_log_->roster().status(self_.incarnation) == Roster::Status::kMember &&
+             writer_log_->roster().status(dead) == Roster::Status::kMember;
     };
     if (absl::Status status = writer_log_->append(line, kAppend, ignore, wanted); !status.ok()) {
       // The store is gone, for a while or for good.
@@ -300,13 +306,7 @@ absl::Status Directory::leave() {
   if (!entered) return absl::OkStatus();
   if (!follows) {
     // join() failed after it had entered.
-    if (!first) return absl::OkStatus();
-    proto::LogLine line;
-    line.mutable_leave()->set_incarnation(self_.incarnation);
-    GRADWIRE_RETURN_IF_ERROR(log_.append(
-        line, kLeave, [](const GroupLog::Event&) {},
-        [this] { return log_.roster().status(self_.incarnation) == Roster::Status::kMember; }));
-    return log_.roster().members().empty() ? log_.close(kLeave) : absl::OkStatus();
+    return first ? leave_log(log_, self_.incarnation) : absl::OkStatus();
   }
   MutexLock lock(mutex_);
   while (!left_ && !stopping_) changed_.wait(mutex_);

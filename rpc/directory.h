@@ -82,9 +82,9 @@ class Directory {
   // join()'s part before and after the own line is in the log.
   absl::Status enter(const proto::LogLine& line, absl::Time deadline, absl::Duration timeout,
                      const Probe& probe);
-  absl::Status wait_for_all(int world_size, absl::Time deadline, absl::Duration timeout);
-  absl::Status make_way(const Roster::Change& refused, int world_size, absl::Time deadline,
-                        absl::Duration timeout, const Probe& probe);
+  absl::Status wait_for_all(absl::Time deadline, absl::Duration timeout);
+  absl::Status make_way(const Roster::Change& refused, absl::Time deadline, absl::Duration timeout,
+                        const Probe& probe);
   void note(const GroupLog::Event& event);
 
   void run_reader(Listener& listener);

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "rpc/codec_containers.h"
+#include "rpc/goodbye.h"
 #include "rpc/peers.h"
 
 // How Peers treats what arrives on a link, and its end.
@@ -294,8 +295,7 @@ absl::Status Peers::admit(const proto::Hello& hello, const std::shared_ptr<Link>
           absl::StrCat("worker \"", hello.name(), "\" has left the group of \"", self_.name, "\""));
     }
     if (peer->lost) {
-      return absl::AbortedError(absl::StrCat("worker \"", hello.name(), "\" was declared dead by \"",
-                                             self_.name, "\" and must start anew"));
+      return declared_dead(hello.name(), self_.name);
     }
     answer = link->peer_ == nullptr;
     if (answer && hello.to_incarnation() != self_.incarnation) {
@@ -336,9 +336,7 @@ void Peers::refuse(const std::shared_ptr<Link>& link, const absl::Status& reason
   const bool usual = absl::IsAborted(reason) || absl::IsNotFound(reason);
   log(usual ? LogLevel::kInfo : LogLevel::kWarning, "connection with ", link->connection_->peer_address(),
       " refused: ", reason.message());
-  proto::Envelope goodbye;
-  status_to_proto(reason, *goodbye.mutable_goodbye()->mutable_reason());
-  (void)link->connection_->send({goodbye.SerializeAsString(), {}});
+  (void)link->connection_->send({goodbye(reason), {}});
   link->connection_->close(reason, absl::Seconds(1));
 }
 

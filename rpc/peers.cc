@@ -3,8 +3,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/error.h"
+#include "base/host.h"
 #include "base/log.h"
-#include "rpc/codec_containers.h"
+#include "rpc/goodbye.h"
 #include "rpc/link.h"
 
 namespace gradwire::rpc {
@@ -25,6 +26,7 @@ absl::StatusOr<proto::WorkerRecord> Peers::listen(const Worker& self) {
   record.set_name(self.name);
   record.set_id(self.id);
   record.set_incarnation(self.incarnation);
+  record.set_network(network_id());
   for (const auto& transport : transports_) {
     absl::StatusOr<std::string> address =
         transport->listen([this, name = transport->name()](const std::shared_ptr<transport::Connection>& c) {
@@ -139,13 +141,19 @@ WorkerState Peers::state(const Peer& peer) const {
   return peer.suspect ? WorkerState::kSuspect : WorkerState::kAlive;
 }
 
-Peers::Settled Peers::settled(uint64_t incarnation) const {
+// One that has not said who it is may be this worker's, with messages right behind its Hello.
+bool Peers::settled(uint64_t incarnation) const {
+  MutexLock lock(mutex_);
+  auto found = by_incarnation_.find(incarnation);
+  return found != by_incarnation_.end() && unintroduced_ == 0 && found->second->links <= 1;
+}
+
+bool Peers::requests_settled(uint64_t incarnation) const {
   // So long after a Hello what came right behind it has been read.
   constexpr absl::Duration kUnread = absl::Seconds(2);
   MutexLock lock(mutex_);
   auto found = by_incarnation_.find(incarnation);
-  // One that has not said who it is may be this worker's, with requests right behind its Hello.
-  if (found == by_incarnation_.end() || unintroduced_ > 0) return {};
+  if (found == by_incarnation_.end() || unintroduced_ > 0) return false;
   const Peer& peer = *found->second;
   int may_ask = peer.request_links;
   if (peer.links > peer.request_links) {
@@ -157,7 +165,7 @@ Peers::Settled Peers::settled(uint64_t incarnation) const {
       }
     }
   }
-  return {may_ask <= 1, peer.links <= 1};
+  return may_ask <= 1;
 }
 
 absl::StatusOr<std::shared_ptr<Link>> Peers::open_link(const std::shared_ptr<Peer>& peer) const {
@@ -300,9 +308,7 @@ void Peers::shutdown(const absl::Status& reason, absl::Duration flush) {
       for (const auto& [number, link] : links_) links.push_back(link);
     }
   }
-  proto::Envelope goodbye;
-  status_to_proto(reason, *goodbye.mutable_goodbye()->mutable_reason());
-  const std::string header = goodbye.SerializeAsString();
+  const std::string header = goodbye(reason);
   for (const std::shared_ptr<Link>& link : links) {
     link->wait_until_opened();
     (void)link->connection_->send({header, {}});

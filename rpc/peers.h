@@ -35,8 +35,8 @@ struct Peer;
 //
 // Who is a member comes from outside (set_workers, add_worker, lose). Here is found out who answers: FailureDetector
 // decides, with the heartbeats that go over every connection. A worker whose process has ended is lost at once, by its
-// own goodbye or because its host refuses connections; about one that is only silent the Sink is asked. Lost is for
-// good.
+// own goodbye or because what is certainly its host refuses connections; about one that is only silent the Sink is
+// asked. Lost is for good.
 //
 // Thread-safe. Owned by the agent; shutdown() before destruction.
 class Peers {
@@ -105,13 +105,9 @@ class Peers {
   // FailedPrecondition after shutdown.
   absl::StatusOr<std::shared_ptr<Link>> link_to(const std::shared_ptr<Peer>& peer);
 
-  // Whether what comes from this worker now cannot be overtaken by anything it sent earlier: of its requests, of all it
-  // sends.
-  struct Settled {
-    bool requests = false;
-    bool all = false;
-  };
-  Settled settled(uint64_t incarnation) const;
+  // Whether what comes from this worker now cannot be overtaken by anything it sent earlier: by a request, by anything.
+  bool requests_settled(uint64_t incarnation) const;
+  bool settled(uint64_t incarnation) const;
 
   uint64_t bytes_sent() const { return bytes_sent_.load(); }
   uint64_t bytes_received() const { return bytes_received_.load(); }

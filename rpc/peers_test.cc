@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <memory>
 #include <string>
 #include <utility>
@@ -10,6 +11,8 @@
 
 #include "base/mutex.h"
 #include "rpc/link.h"
+#include "transport/loop_thread.h"
+#include "transport/refused.h"
 #include "transport/tcp/tcp_transport.h"
 
 // How connections between workers are chosen.
@@ -21,7 +24,7 @@ constexpr absl::Duration kPatience = absl::Seconds(30);
 // A way of connecting that never works: each connection ends as soon as it is made, or none is.
 class BrokenTransport : public transport::Transport {
  public:
-  enum class Fails { kAtOnce, kLater };
+  enum class Fails { kAtOnce, kLater, kRefused };
   BrokenTransport(Fails fails, std::shared_ptr<transport::EventLoop> loop)
       : fails_(fails), loop_(std::move(loop)) {}
 
@@ -29,13 +32,17 @@ class BrokenTransport : public transport::Transport {
   absl::StatusOr<std::string> listen(AcceptHandler) override { return std::string("nowhere"); }
   absl::StatusOr<std::shared_ptr<transport::Connection>> connect(
       const std::string&, std::shared_ptr<transport::ConnectionListener> listener, absl::Duration) override {
+    attempts_.fetch_add(1);
     if (fails_ == Fails::kAtOnce) return absl::UnavailableError("it does not work");
     auto connection = std::make_shared<Ended>();
-    loop_->post(
-        [connection, listener] { listener->on_closed(*connection, absl::UnavailableError("it broke")); });
+    const absl::Status reason = fails_ == Fails::kRefused ? transport::refused_error("nobody listens")
+                                                          : absl::UnavailableError("it broke");
+    loop_->post([connection, listener, reason] { listener->on_closed(*connection, reason); });
     return connection;
   }
   void shutdown() override {}
+
+  int attempts() const { return attempts_.load(); }
 
  private:
   class Ended : public transport::Connection {
@@ -46,6 +53,7 @@ class BrokenTransport : public transport::Transport {
   };
   const Fails fails_;
   const std::shared_ptr<transport::EventLoop> loop_;
+  std::atomic<int> attempts_{0};
 };
 
 class RecordingSink : public Peers::Sink {
@@ -61,12 +69,27 @@ class RecordingSink : public Peers::Sink {
   void on_link_closed(const Worker&, const Link&, const absl::Status&) override {}
   void on_link_restored(const Worker&) override {}
   void on_settled(const Worker&) override {}
-  void on_worker_state(const Worker&, WorkerState) override {}
+  void on_worker_state(const Worker&, WorkerState state) override {
+    MutexLock lock(mutex_);
+    if (state == WorkerState::kSuspect) suspected_ = true;
+    changed_.notify_all();
+  }
   void on_unresponsive(const Worker&, const absl::Status&) override {}
   void on_worker_lost(const Worker&, WorkerState, const absl::Status&) override {
     MutexLock lock(mutex_);
     lost_ = true;
     changed_.notify_all();
+  }
+
+  bool wait_until_lost(absl::Duration patience) {
+    const absl::Time deadline = absl::Now() + patience;
+    MutexLock lock(mutex_);
+    while (!lost_ && absl::Now() < deadline) changed_.wait_for(mutex_, deadline - absl::Now());
+    return lost_;
+  }
+  bool suspected() {
+    MutexLock lock(mutex_);
+    return suspected_;
   }
 
   // The calls that came, once there is one with this id.
@@ -86,6 +109,7 @@ class RecordingSink : public Peers::Sink {
   Mutex mutex_;
   CondVar changed_;
   std::vector<std::pair<std::string, uint64_t>> requests_ ABSL_GUARDED_BY(mutex_);
+  bool suspected_ ABSL_GUARDED_BY(mutex_) = false;
   bool lost_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
@@ -147,6 +171,63 @@ TEST_P(FallBack, NextTransportTakesOver) {
 
 INSTANTIATE_TEST_SUITE_P(Peers, FallBack,
                          ::testing::Values(BrokenTransport::Fails::kAtOnce, BrokenTransport::Fails::kLater));
+
+// A worker to which every connection is refused, and that never answered in another way.
+class Refused : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    ASSERT_TRUE(thread_.provide(loop_, {}).ok());
+    auto transport = std::make_unique<BrokenTransport>(BrokenTransport::Fails::kRefused, loop_);
+    transport_ = transport.get();
+    std::vector<std::unique_ptr<transport::Transport>> transports;
+    transports.push_back(std::move(transport));
+    caller_ = std::make_unique<Side>(Worker{"caller", 0, 11}, std::move(transports));
+  }
+  void TearDown() override {
+    caller_->peers.shutdown(absl::CancelledError("done"), absl::Seconds(5));
+    thread_.end();
+  }
+
+  // `network`: of the worker; nullptr for the caller's own.
+  void call(const char* network) {
+    const auto own = caller_->peers.listen(caller_->worker);
+    ASSERT_TRUE(own.ok());
+    proto::WorkerRecord record = *own;
+    record.set_name(callee_.name);
+    record.set_id(callee_.id);
+    record.set_incarnation(callee_.incarnation);
+    if (network != nullptr) record.set_network(network);
+    caller_->peers.set_workers(caller_->worker, {{caller_->worker, *own}, {callee_, record}}, {});
+    ASSERT_TRUE(caller_->peers.link_to(*caller_->peers.find("callee", -1)).ok());
+  }
+
+  const Worker callee_{"callee", 1, 22};
+  std::shared_ptr<transport::EventLoop> loop_;
+  transport::LoopThread thread_;
+  BrokenTransport* transport_ = nullptr;
+  std::unique_ptr<Side> caller_;
+};
+
+TEST_F(Refused, InTheSameNetworkItIsDead) {
+  call(nullptr);
+  EXPECT_TRUE(caller_->sink.wait_until_lost(kPatience));
+}
+
+// A container whose port is not published: others may reach it all the same.
+class RefusedElsewhere : public Refused, public ::testing::WithParamInterface<const char*> {};
+
+TEST_P(RefusedElsewhere, ItIsSuspectAndTriedAgain) {
+  call(GetParam());
+  const absl::Time deadline = absl::Now() + kPatience;
+  while (transport_->attempts() < 5 && absl::Now() < deadline) {
+    ASSERT_FALSE(caller_->sink.wait_until_lost(absl::Milliseconds(1)));
+  }
+  EXPECT_GE(transport_->attempts(), 5);
+  EXPECT_TRUE(caller_->sink.suspected());
+  EXPECT_TRUE(caller_->peers.status(callee_).ok());
+}
+
+INSTANTIATE_TEST_SUITE_P(Peers, RefusedElsewhere, ::testing::Values("another-host-1", /*unknown*/ ""));
 
 }  // namespace
 }  // namespace gradwire::rpc

@@ -2,14 +2,23 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/error.h"
+#include "base/host.h"
 #include "base/log.h"
 #include "rpc/codec_containers.h"
+#include "rpc/goodbye.h"
 #include "rpc/link.h"
 #include "rpc/peers.h"
 #include "transport/refused.h"
 
 // How Peers finds out who answers, and what becomes of those who do not.
 namespace gradwire::rpc {
+namespace {
+
+bool in_this_network(const proto::WorkerRecord& record) {
+  return !record.network().empty() && record.network() == network_id();
+}
+
+}  // namespace
 
 void Peers::watch(absl::FunctionRef<void(FailureDetector&, absl::Time, FailureDetector::Actions&)> event,
                   const absl::Status& why) {
@@ -135,8 +144,8 @@ void Peers::attempt_failed(const std::shared_ptr<Peer>& peer, const std::string&
     probe_soon(peer);
     return;
   }
-  watch(*peer, transport::is_refused(reason) ? &FailureDetector::refused : &FailureDetector::unreachable,
-        reason);
+  const bool nobody_listens = transport::is_refused(reason) && (worked || in_this_network(peer->record));
+  watch(*peer, nobody_listens ? &FailureDetector::refused : &FailureDetector::unreachable, reason);
 }
 
 void Peers::probe_soon(const std::shared_ptr<Peer>& peer) {
@@ -185,12 +194,7 @@ void Peers::lose(const std::shared_ptr<Peer>& peer, WorkerState state, absl::Sta
     }
   }
   // It may live all the same: it must know that nobody here listens to it any more.
-  proto::Envelope goodbye;
-  status_to_proto(
-      absl::AbortedError(absl::StrCat("worker \"", peer->worker.name, "\" was declared dead by \"",
-                                      self_.name, "\" and must start anew")),
-      *goodbye.mutable_goodbye()->mutable_reason());
-  const std::string header = goodbye.SerializeAsString();
+  const std::string header = goodbye(declared_dead(peer->worker.name, self_.name));
   for (const std::shared_ptr<Link>& link : links) {
     if (!link->opened_.load(std::memory_order_acquire))
       continue;  // connect() sees for itself that the peer is lost.

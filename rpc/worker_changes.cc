@@ -53,17 +53,22 @@ void WorkerChanges::notify(const WorkerInfo& worker, WorkerState state) {
   });
 }
 
+std::vector<WorkerChanges::Waiting> WorkerChanges::take_locked(const std::string& name) {
+  auto end = std::partition(waiting_.begin(), waiting_.end(), [&](const Waiting& waiting) {
+    return waiting.first != name && !waiting.second.future().done();
+  });
+  std::vector<Waiting> taken(std::make_move_iterator(end), std::make_move_iterator(waiting_.end()));
+  waiting_.erase(end, waiting_.end());
+  return taken;
+}
+
 Future<WorkerInfo> WorkerChanges::wait_for(const std::string& name) {
   Promise<WorkerInfo> promise(executor_);
   absl::Status failed;
-  // Those who gave up waiting.
-  std::vector<std::pair<std::string, Promise<WorkerInfo>>> gone;
+  std::vector<Waiting> gave_up;
   {
     MutexLock lock(mutex_);
-    auto end = std::partition(waiting_.begin(), waiting_.end(),
-                              [](const auto& waiting) { return !waiting.second.future().done(); });
-    std::move(end, waiting_.end(), std::back_inserter(gone));
-    waiting_.erase(end, waiting_.end());
+    gave_up = take_locked("");
     failed = failed_;
     if (failed.ok()) waiting_.emplace_back(name, promise);
   }
@@ -72,21 +77,18 @@ Future<WorkerInfo> WorkerChanges::wait_for(const std::string& name) {
 }
 
 void WorkerChanges::joined(const WorkerInfo& worker) {
-  std::vector<Promise<WorkerInfo>> found;
+  std::vector<Waiting> taken;
   {
     MutexLock lock(mutex_);
-    // Those who gave up waiting go with the next who comes.
-    std::erase_if(waiting_, [&](auto& waiting) {
-      if (waiting.first != worker.name) return waiting.second.future().done();
-      found.push_back(std::move(waiting.second));
-      return true;
-    });
+    taken = take_locked(worker.name);
   }
-  for (const Promise<WorkerInfo>& promise : found) promise.set_value(worker);
+  for (const auto& [name, promise] : taken) {
+    if (name == worker.name) promise.set_value(worker);
+  }
 }
 
 void WorkerChanges::fail(const absl::Status& reason, bool for_good) {
-  std::vector<std::pair<std::string, Promise<WorkerInfo>>> waiting;
+  std::vector<Waiting> waiting;
   {
     MutexLock lock(mutex_);
     if (for_good) failed_ = reason;

@@ -37,17 +37,21 @@ class WorkerChanges {
   void fail(const absl::Status& reason, bool for_good);
 
  private:
+  using Waiting = std::pair<std::string, Promise<WorkerInfo>>;
   struct Subscribers {
     Mutex mutex;
     uint64_t next ABSL_GUARDED_BY(mutex) = 1;
     absl::flat_hash_map<uint64_t, std::shared_ptr<const Callback>> list ABSL_GUARDED_BY(mutex);
   };
 
+  // Takes out who waits for `name`, and who gave up waiting; their promises go outside the lock.
+  std::vector<Waiting> take_locked(const std::string& name) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
   const std::shared_ptr<Executor> executor_;
   const std::shared_ptr<Strand> strand_;
   const std::shared_ptr<Subscribers> subscribers_;
   Mutex mutex_;
-  std::vector<std::pair<std::string, Promise<WorkerInfo>>> waiting_ ABSL_GUARDED_BY(mutex_);
+  std::vector<Waiting> waiting_ ABSL_GUARDED_BY(mutex_);
   absl::Status failed_ ABSL_GUARDED_BY(mutex_);
 };
 

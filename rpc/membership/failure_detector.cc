@@ -46,10 +46,6 @@ void FailureDetector::heard(uint64_t worker, absl::Time now, Actions& actions) {
   if (found->second.connected) set_state(worker, found->second, State::kAlive, Why::kHeard, actions);
 }
 
-void FailureDetector::suspect(uint64_t worker, Watched& watched, Why why, Actions& actions) {
-  set_state(worker, watched, State::kSuspect, why, actions);
-}
-
 void FailureDetector::probe(uint64_t worker, Watched& watched, Actions& actions) {
   watched.next_probe = absl::InfiniteFuture();
   watched.probing = true;
@@ -60,7 +56,7 @@ void FailureDetector::disconnected(uint64_t worker, absl::Time now, Actions& act
   Watched& watched = watch(worker, now);
   if (watched.state == State::kDead) return;
   watched.connected = false;
-  suspect(worker, watched, Why::kConnectionBroke, actions);
+  set_state(worker, watched, State::kSuspect, Why::kConnectionBroke, actions);
   // At once: where a process was killed, its host says so without delay.
   if (!watched.probing) probe(worker, watched, actions);
 }
@@ -75,7 +71,7 @@ void FailureDetector::refused(uint64_t worker, absl::Time now, Actions& actions)
     watched.next_probe = absl::InfiniteFuture();
     return;
   }
-  suspect(worker, watched, Why::kConnectionBroke, actions);
+  set_state(worker, watched, State::kSuspect, Why::kConnectionBroke, actions);
   watched.next_probe = now + kAfterRefusal;
 }
 
@@ -85,7 +81,7 @@ void FailureDetector::unreachable(uint64_t worker, absl::Time now, Actions& acti
   watched.probing = false;
   if (watched.connected) return;
   watched.refusals = 0;
-  suspect(worker, watched, Why::kConnectionBroke, actions);
+  set_state(worker, watched, State::kSuspect, Why::kConnectionBroke, actions);
   watched.next_probe = now + watched.after_unreachable;
   watched.after_unreachable = std::min(2 * watched.after_unreachable, kAfterManyUnreachable);
 }
@@ -108,7 +104,7 @@ void FailureDetector::tick(absl::Time now, Actions& actions) {
     if (watched.next_probe <= now) probe(worker, watched, actions);
     if (!round) continue;
     const absl::Duration silence = now - watched.heard;
-    if (silence >= options_.suspect_after) suspect(worker, watched, Why::kSilent, actions);
+    if (silence >= options_.suspect_after) set_state(worker, watched, State::kSuspect, Why::kSilent, actions);
     if (silence >= options_.dead_after && watched.state == State::kSuspect) actions.accuse.push_back(worker);
     if (watched.connected) actions.heartbeat.push_back(worker);
   }

@@ -86,7 +86,6 @@ class FailureDetector {
   };
   Watched& watch(uint64_t worker, absl::Time now);
   void set_state(uint64_t worker, Watched& watched, State state, Why why, Actions& actions);
-  void suspect(uint64_t worker, Watched& watched, Why why, Actions& actions);
   void probe(uint64_t worker, Watched& watched, Actions& actions);
 
   const HeartbeatOptions options_;

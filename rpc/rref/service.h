@@ -110,7 +110,7 @@ class RRefService : public std::enable_shared_from_this<RRefService> {
   }
   // Where the message arrived, before anything that arrives later. `settled`: nothing that its sender sent earlier can
   // arrive any more. Does not block.
-  void serve(ServiceCall call, bool settled);
+  void serve(const ServiceCall& call, bool settled);
   void worker_joined(const Worker& worker);
   void worker_lost(const Worker& worker, const absl::Status& reason);
   // Everybody who joined before the lost worker was declared lost is known here (References::fence).

@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "proto/rpc.pb.h"
 #include "rpc/agent.h"
+#include "rpc/goodbye.h"
 #include "rpc/rref/service.h"
 
 // Between the reference protocol, which decides, and the agent, which sends and frees.
@@ -198,7 +199,7 @@ void RRefService::serve_creation_failed(const ServiceCall& call) {
   call.reply(ServiceReply());
 }
 
-void RRefService::serve(ServiceCall call, bool settled) {
+void RRefService::serve(const ServiceCall& call, bool settled) {
   if (call.service == kCreationFailed) {
     serve_creation_failed(call);
     return;
@@ -226,8 +227,7 @@ void RRefService::serve(ServiceCall call, bool settled) {
     effects = take_locked(std::move(actions));
   }
   if (answer == Answer::kRefused) {
-    call.reply(absl::AbortedError(absl::StrCat("worker \"", call.from.name, "\" was declared dead by \"",
-                                               agent_.self().name, "\" and must start anew")));
+    call.reply(declared_dead(call.from.name, agent_.self().name));
   } else if (answer) {
     call.reply(reply_of(message->kind, *answer));
   }

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
-#include <fstream>
 #include <vector>
 
 #include "absl/strings/ascii.h"
@@ -12,6 +11,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "base/error.h"
+#include "base/host.h"
 #include "base/random_id.h"
 
 namespace gradwire::transport {
@@ -25,21 +25,11 @@ bool is_part(absl::string_view part) {
   });
 }
 
-// Another one each time that the host is started; empty when the system does not say.
-const std::string& boot_id() {
-  static const std::string id = [] {
-    std::string line;
-    std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), line);
-    return is_part(line) ? line : std::string();
-  }();
-  return id;
-}
-
 }  // namespace
 
 std::string ShmAddress::to_string() const { return absl::StrCat("shm:", boot_id, ":", name); }
 
-bool ShmAddress::is_of_this_host() const { return boot_id == transport::boot_id(); }
+bool ShmAddress::is_of_this_host() const { return boot_id == gradwire::boot_id(); }
 
 absl::StatusOr<ShmAddress> parse_shm_address(absl::string_view text) {
   const std::vector<absl::string_view> parts = absl::StrSplit(text, ':');

@@ -1,0 +1,20 @@
+#include "rpc/goodbye.h"
+
+#include "absl/strings/str_cat.h"
+#include "proto/rpc.pb.h"
+#include "rpc/codec_containers.h"
+
+namespace gradwire::rpc {
+
+std::string goodbye(const absl::Status& reason) {
+  proto::Envelope envelope;
+  status_to_proto(reason, *envelope.mutable_goodbye()->mutable_reason());
+  return envelope.SerializeAsString();
+}
+
+absl::Status declared_dead(absl::string_view worker, absl::string_view by) {
+  return absl::AbortedError(
+      absl::StrCat("worker \"", worker, "\" was declared dead by \"", by, "\" and must start anew"));
+}
+
+}  // namespace gradwire::rpc
