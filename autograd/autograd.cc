@@ -1,6 +1,7 @@
 #include "autograd/autograd.h"
 
 #include <ATen/ops/ones_like.h>
+#include <torch/csrc/autograd/anomaly_mode.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/variable.h>
 
@@ -8,14 +9,58 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "autograd/active_context.h"
 #include "autograd/engine.h"
 #include "base/clock.h"
 #include "base/error.h"
 #include "rpc/agent.h"
+#include "rpc/call.h"
 #include "rpc/call_context.h"
+#include "rpc/registration.h"
+#include "rpc/tensor_codec.h"
 
 namespace gradwire::autograd {
 namespace {
+
+absl::Status check_input(const at::Tensor& input) {
+  if (input.defined() && input.requires_grad()) return absl::OkStatus();
+  return absl::InvalidArgumentError("an input of backward() is undefined or does not require grad");
+}
+
+}  // namespace
+
+// Called at the owner of inputs: they belong to the pass with this header.
+void take_inputs(const std::string& header, const std::vector<rpc::RRef<at::Tensor>>& references) {
+  proto::Pass parsed;
+  if (!parsed.ParseFromString(header))
+    throw Error(absl::InvalidArgumentError("no header of a backward pass"));
+  Engine& engine = *value_or_throw(Engine::of(*rpc::Agent::current()));
+  const std::shared_ptr<Pass> pass =
+      value_or_throw(engine.join_pass(parsed, rpc::CallContext::current()->deadline()));
+  std::vector<at::Tensor> inputs;
+  for (const auto& reference : references) inputs.push_back(reference.local_value());
+  for (const at::Tensor& input : inputs) throw_if_error(check_input(input));
+  throw_if_error(pass->add_inputs(inputs));
+}
+GRADWIRE_RPC(take_inputs)
+
+void backward_at_owner(const rpc::RRef<at::Tensor>& root, int64_t context, bool retain_graph) {
+  backward(context, {root.local_value()}, {.retain_graph = retain_graph});
+}
+GRADWIRE_RPC(backward_at_owner)
+
+namespace {
+
+[[maybe_unused]] const bool linked = [] {
+  rpc::set_rref_backward([](const rpc::RRef<at::Tensor>& root, int64_t context, bool retain_graph) {
+    if (root.is_owner()) return backward_at_owner(root, context, retain_graph);
+    // The call is no part of the context's forward.
+    ActiveContextSlot::Scope no_context(nullptr);
+    rpc::Agent::current()->rpc_sync<&backward_at_owner>(
+        rpc::Destination(root.owner()).with_timeout(absl::InfiniteDuration()), root, context, retain_graph);
+  });
+  return true;
+}();
 
 absl::StatusOr<std::shared_ptr<ContextState>> find_context(Engine& engine, const ContextRef& context) {
   if (context.number().has_value()) return engine.contexts().find(*context.number());
@@ -50,10 +95,12 @@ absl::Status check_roots(const std::vector<at::Tensor>& roots, const BackwardOpt
                                                      c10::str(root.sizes())));
     }
   }
-  for (const at::Tensor& input : options.inputs) {
-    if (!input.defined() || !input.requires_grad()) {
-      return absl::InvalidArgumentError("an input of backward() is undefined or does not require grad");
-    }
+  for (const Input& input : options.inputs) {
+    if (!input.reference()) GRADWIRE_RETURN_IF_ERROR(check_input(input.tensor()));
+  }
+  if (!options.inputs.empty() && options.mode == Mode::kFast) {
+    return absl::InvalidArgumentError(
+        "backward() with inputs needs Mode::kSmart: what has no use must be found out");
   }
   return absl::OkStatus();
 }
@@ -70,11 +117,45 @@ absl::Status wait_for(const Future<void>& future, Pass& pass, absl::Time deadlin
   return future.result();
 }
 
-}  // namespace
+std::vector<at::Tensor> gradients_of(const std::vector<at::Tensor>& tensors, const Gradients& gradients) {
+  std::vector<at::Tensor> found;
+  for (const at::Tensor& tensor : tensors) {
+    const at::Tensor* gradient = gradients.find(tensor);
+    found.push_back(gradient == nullptr ? at::Tensor() : *gradient);
+  }
+  return found;
+}
 
-void backward(const ContextRef& context, const std::vector<at::Tensor>& roots,
-              const BackwardOptions& options) {
+// Tells the owners of the inputs elsewhere, before anything is marked.
+void hold_inputs(Engine& engine, const ContextState& context, const Pass& pass,
+                 const std::vector<Input>& inputs, absl::Time deadline) {
+  rpc::Agent& agent = engine.agent();
+  std::vector<std::pair<rpc::Worker, std::vector<rpc::RRef<at::Tensor>>>> owners;
+  for (const Input& input : inputs) {
+    if (!input.reference()) continue;
+    const rpc::Worker owner = value_or_throw(agent.find_worker(input.reference()->owner()));
+    auto found =
+        std::find_if(owners.begin(), owners.end(), [&](const auto& each) { return each.first == owner; });
+    if (found == owners.end()) found = owners.insert(owners.end(), {owner, {}});
+    found->second.push_back(*input.reference());
+  }
+  ActiveContextSlot::Scope no_context(nullptr);
+  std::vector<Future<void>> held;
+  for (const auto& [owner, references] : owners) {
+    // It must hear of the context's end.
+    engine.contexts().touch(context.id, owner.incarnation);
+    const absl::Duration left = deadline - Clock::system().now();
+    held.push_back(agent.rpc_async<&take_inputs>(rpc::Destination(owner.info()).with_timeout(left),
+                                                 pass.header().SerializeAsString(), references));
+  }
+  for (const Future<void>& each : held) each.wait();
+}
+
+// backward() and its like. `apart`: tensors whose gradients do not go into the context, and those gradients afterwards.
+void run_pass(const ContextRef& context, const std::vector<at::Tensor>& roots, const BackwardOptions& options,
+              const std::vector<at::Tensor>& apart = {}, Gradients* gradients_apart = nullptr) {
   const std::shared_ptr<rpc::Agent> agent = context.agent();
+  rpc::AgentGuard guard(agent);
   Engine& engine = *value_or_throw(Engine::of(*agent));
   const std::shared_ptr<ContextState> state = value_or_throw(find_context(engine, context));
   throw_if_error(check_roots(roots, options));
@@ -84,7 +165,8 @@ void backward(const ContextRef& context, const std::vector<at::Tensor>& roots,
   for (std::size_t i = 0; i < roots.size(); ++i) {
     edges.push_back(torch::autograd::impl::gradient_edge(roots[i]));
     const bool given = i < options.grad_roots.size() && options.grad_roots[i].defined();
-    gradients.push_back(given ? options.grad_roots[i].detach() : at::ones_like(roots[i].detach()));
+    gradients.push_back(given ? options.grad_roots[i] : at::ones_like(roots[i].detach()));
+    if (!options.create_graph) gradients.back() = gradients.back().detach();
   }
   try {
     torch::autograd::validate_outputs(edges, gradients, [](const std::string& message) {
@@ -103,22 +185,69 @@ void backward(const ContextRef& context, const std::vector<at::Tensor>& roots,
   }
   proto::Pass header;
   header.set_fast(options.mode == Mode::kFast);
-  header.set_retain_graph(options.retain_graph);
+  header.set_retain_graph(options.retain_graph || options.create_graph);
+  header.set_create_graph(options.create_graph);
   header.set_sum_in_edge_order(options.sum_in_edge_order);
   header.set_inputs_only(!options.inputs.empty());
+  header.set_anomaly(torch::autograd::AnomalyMode::is_enabled());
+  header.set_check_nan(header.anomaly() && torch::autograd::AnomalyMode::should_check_nan());
   const std::shared_ptr<Pass> pass = engine.begin_pass(state, std::move(header), deadline);
   const uint64_t handle = token.on_cancelled([weak = std::weak_ptr<Pass>(pass), token] {
     if (auto alive = weak.lock()) alive->abort(token.reason());
   });
-
-  pass->start(std::move(edges), options.inputs);
-  absl::Status status = wait_for(pass->wave_over(), *pass, deadline);
+  std::vector<at::Tensor> inputs;
+  for (const Input& input : options.inputs) {
+    if (!input.reference()) inputs.push_back(input.tensor());
+  }
+  absl::Status status = pass->add_inputs(inputs);
+  pass->keep_apart(apart);
+  try {
+    if (status.ok() && inputs.size() < options.inputs.size()) {
+      hold_inputs(engine, *state, *pass, options.inputs, deadline);
+    }
+  } catch (const Error& error) {
+    status = error.status();
+  }
+  if (status.ok()) {
+    pass->start(std::move(edges));
+    status = wait_for(pass->wave_over(), *pass, deadline);
+  } else {
+    pass->abort(status);
+  }
   if (status.ok()) {
     pass->run_roots(std::move(gradients));
     status = wait_for(pass->completion(), *pass, deadline);
   }
   token.forget(handle);
   throw_if_error(status);
+  if (gradients_apart != nullptr) *gradients_apart = pass->take_apart();
+}
+
+}  // namespace
+
+void backward(const ContextRef& context, const std::vector<at::Tensor>& roots,
+              const BackwardOptions& options) {
+  run_pass(context, roots, options);
+}
+
+std::vector<at::Tensor> grad(const ContextRef& context, const std::vector<at::Tensor>& roots,
+                             const std::vector<at::Tensor>& inputs, const BackwardOptions& options) {
+  if (!options.inputs.empty() || inputs.empty()) {
+    throw Error(absl::InvalidArgumentError("grad() takes its inputs, one at least, as its own argument"));
+  }
+  BackwardOptions with_inputs = options;
+  with_inputs.inputs.assign(inputs.begin(), inputs.end());
+  Gradients gradients;
+  run_pass(context, roots, with_inputs, inputs, &gradients);
+  return gradients_of(inputs, gradients);
+}
+
+std::vector<at::Tensor> backward_apart(const ContextRef& context, const std::vector<at::Tensor>& roots,
+                                       const std::vector<at::Tensor>& grad_roots,
+                                       const std::vector<at::Tensor>& leaves) {
+  Gradients gradients;
+  run_pass(context, roots, {.grad_roots = grad_roots}, leaves, &gradients);
+  return gradients_of(leaves, gradients);
 }
 
 Gradients get_gradients(const ContextRef& context) {

@@ -7,6 +7,7 @@
 #include "absl/time/time.h"
 #include "autograd/context.h"
 #include "autograd/gradients.h"
+#include "autograd/input.h"
 
 namespace gradwire::autograd {
 
@@ -26,19 +27,25 @@ struct BackwardOptions {
   Mode mode = Mode::kSmart;
   // One for each root, of its shape; none at all where every root has one element.
   std::vector<at::Tensor> grad_roots = {};
-  // Tensors of this worker, leaves or not: only their gradients are kept, and only here. Empty: those of
-  // every leaf.
-  std::vector<at::Tensor> inputs = {};
+  // Leaves or not, here or on any worker: only their gradients are computed, sent and kept, each in the context on its
+  // own worker. Empty: those of every leaf. (A node with several outputs computes them all.)
+  std::vector<Input> inputs = {};
   // DeadlineExceeded afterwards. Inside a handler the deadline of its call holds besides.
   absl::Duration timeout = absl::InfiniteDuration();
   // With three or more contributions to a gradient their sum depends on the order in which they arrive, in
   // the last bits; with this it does not, at the price of keeping them all until the last has come.
   bool sum_in_edge_order = false;
+  // The gradients are joined to the graph, over all workers, so that they can be differentiated in the same context.
+  // Keeps the graph as retain_graph does.
+  bool create_graph = false;
 };
 
 // Runs the backward pass of `roots` over every worker that the context's messages joined them to, and returns
 // when the gradients of all leaves are in the context, each on its leaf's worker; those of an earlier pass
 // are added to. `.grad` stays as it is. Hooks and nodes run on this thread where they are of this worker.
+//
+// In libtorch's anomaly mode (torch::autograd::DetectAnomalyGuard, on the calling worker) an error says where in the
+// forward its node was made, if the mode was on there, and gradients that are not a number are errors.
 //
 // Throws Error: NotFound (the context is unknown here or released), InvalidArgument (a root that does not
 // require grad or has more than one element and no grad_root; a grad_root of another shape),
@@ -48,6 +55,19 @@ struct BackwardOptions {
 // in part, and the context stays usable.
 void backward(const ContextRef& context, const std::vector<at::Tensor>& roots,
               const BackwardOptions& options = {});
+
+// The gradients of `inputs`, tensors of this worker, one for each in order: undefined where the roots do not depend on
+// it. The context keeps what it has. Otherwise as backward(); options.inputs must be empty. For a gradient penalty:
+//   at::Tensor slope = grad(context, {output}, {x}, {.create_graph = true})[0];
+//   backward(context, {loss + slope.square().sum()});
+std::vector<at::Tensor> grad(const ContextRef& context, const std::vector<at::Tensor>& roots,
+                             const std::vector<at::Tensor>& inputs, const BackwardOptions& options = {});
+
+// backward(), but that the gradients of `leaves`, of this worker, do not go into the context: they are returned, one for
+// each in order. For nodes that run a pass of their own, like checkpoint()'s.
+std::vector<at::Tensor> backward_apart(const ContextRef& context, const std::vector<at::Tensor>& roots,
+                                       const std::vector<at::Tensor>& grad_roots,
+                                       const std::vector<at::Tensor>& leaves);
 
 // The gradients of this worker's tensors in the context so far. Throws Error, NotFound, when the context is
 // unknown here or released.

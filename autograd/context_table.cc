@@ -3,12 +3,15 @@
 #include <algorithm>
 #include <limits>
 
+#include "autograd/deliberate_bug.h"
+
 namespace gradwire::autograd {
 
 ContextTable::Entry ContextTable::enter(const rpc::Id& context) {
   if (live_.contains(context)) return Entry::kLive;
   Origin& origin = origins_[context.origin];
-  if (context.counter < origin.low || origin.released.contains(context.counter)) return Entry::kReleased;
+  const bool released = context.counter < origin.low || origin.released.contains(context.counter);
+  if (released && !deliberate_bug(DeliberateBug::kReviveContext)) return Entry::kReleased;
   if (live_.size() >= kMaxLive) return Entry::kTooMany;
   origin.live.insert(context.counter);
   live_.try_emplace(context);
@@ -18,7 +21,7 @@ ContextTable::Entry ContextTable::enter(const rpc::Id& context) {
 bool ContextTable::touch(const rpc::Id& context, uint64_t worker) {
   auto found = live_.find(context);
   if (found == live_.end()) return false;
-  found->second.insert(worker);
+  if (!deliberate_bug(DeliberateBug::kForgetTouched)) found->second.insert(worker);
   return true;
 }
 
@@ -55,6 +58,7 @@ std::vector<rpc::Id> ContextTable::overdue(uint64_t origin) const {
 uint64_t ContextTable::low(uint64_t self, uint64_t next) const {
   auto found = origins_.find(self);
   if (found == origins_.end() || found->second.live.empty()) return next;
+  if (deliberate_bug(DeliberateBug::kHighWatermark)) return next;
   return *found->second.live.begin();
 }
 

@@ -12,7 +12,7 @@ namespace gradwire::autograd {
 Contexts::Contexts(rpc::Agent& agent, Listener released) : agent_(agent), released_(std::move(released)) {}
 
 std::shared_ptr<ContextState> Contexts::add_locked(const rpc::Id& context) {
-  auto state = std::make_shared<ContextState>(context);
+  auto state = std::make_shared<ContextState>(context, agent_.self().incarnation);
   states_.emplace(context, state);
   by_public_id_.emplace(public_id(context), context);
   return state;

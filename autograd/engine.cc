@@ -74,6 +74,11 @@ absl::StatusOr<std::shared_ptr<Pass>> Engine::find_pass(const proto::Pass& heade
   return pass_of(context, header, deadline);
 }
 
+absl::StatusOr<std::shared_ptr<Pass>> Engine::join_pass(const proto::Pass& header, absl::Time deadline) {
+  GRADWIRE_ASSIGN_OR_RETURN(auto context, contexts_.enter(rpc::from_proto(header.context())));
+  return pass_of(context, header, deadline);
+}
+
 void Engine::watch(const std::weak_ptr<Watcher>& watcher) {
   MutexLock lock(mutex_);
   std::erase_if(watchers_, [](const auto& each) { return each.expired(); });
@@ -143,12 +148,14 @@ void Engine::shutdown(const absl::Status& reason) {
   for (const auto& watcher : watchers()) watcher->shutdown(reason);
 }
 
-bool Engine::serves(uint32_t service) const { return service >= kMarkService && service <= kAdmittedService; }
+bool Engine::serves(uint32_t service) const { return service >= kMarkService && service <= kNeededService; }
 
 void Engine::serve(rpc::ServiceCall call) {
   switch (call.service) {
     case kMarkService:
       return serve_mark(call);
+    case kNeededService:
+      return serve_needed(call);
     case kRunService:
       return serve_run(call);
     case kFinishService:
@@ -178,6 +185,14 @@ void Engine::serve_mark(const rpc::ServiceCall& call) {
   auto pass = find_pass(mark.pass(), call.deadline);
   if (!pass.ok()) return call.reply(pass.status());
   (*pass)->mark(call.from, mark, call.reply);
+}
+
+void Engine::serve_needed(const rpc::ServiceCall& call) {
+  proto::Needed needed;
+  if (!parse(call, needed)) return;
+  auto pass = find_pass(needed.pass(), call.deadline);
+  if (!pass.ok()) return call.reply(pass.status());
+  (*pass)->need(call.from, needed, call.reply);
 }
 
 void Engine::serve_run(const rpc::ServiceCall& call) {

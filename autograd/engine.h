@@ -32,6 +32,9 @@ class Engine : public rpc::AgentExtension {
   std::shared_ptr<Pass> begin_pass(const std::shared_ptr<ContextState>& context, proto::Pass header,
                                    absl::Time deadline);
 
+  // The same of another worker's, before any of its messages has come.
+  absl::StatusOr<std::shared_ptr<Pass>> join_pass(const proto::Pass& header, absl::Time deadline);
+
   // Somebody who wants to know of lost workers and released contexts. Called without locks; must not block.
   struct Watcher {
     virtual ~Watcher() = default;
@@ -61,6 +64,7 @@ class Engine : public rpc::AgentExtension {
   template <class M>
   bool parse(const rpc::ServiceCall& call, M& message) const;
   void serve_mark(const rpc::ServiceCall& call);
+  void serve_needed(const rpc::ServiceCall& call);
   void serve_run(const rpc::ServiceCall& call);
   void serve_finish(const rpc::ServiceCall& call);
   void serve_abort(const rpc::ServiceCall& call);

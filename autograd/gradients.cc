@@ -1,6 +1,7 @@
 #include "autograd/gradients.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/utils/grad_layout_contract.h>
 
 #include <utility>
@@ -46,6 +47,12 @@ void accumulate(Gradients& gradients, const at::Tensor& variable, at::Tensor gra
   if (!gradient.defined()) return;
   at::Tensor& sum = gradients[variable];
   const bool dense = gradient.layout() == at::kStrided;
+  if (at::GradMode::is_enabled()) {
+    // The gradient itself is part of a graph: it is neither copied nor changed.
+    const bool sparse_first = sum.defined() && sum.layout() != at::kStrided && dense;
+    sum = !sum.defined() ? std::move(gradient) : sparse_first ? gradient + sum : sum + gradient;
+    return;
+  }
   if (!sum.defined()) {
     if (!dense || variable.layout() != at::kStrided) {
       sum = gradient.clone();

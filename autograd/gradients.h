@@ -37,7 +37,7 @@ class Gradients {
 };
 
 // Adds `gradient` to what `gradients` has for the leaf `variable`, laid out as libtorch lays out `.grad`; in
-// place only where nobody else can hold the memory. GradMode is off. Throws what libtorch throws.
+// place only where nobody else can hold the memory. With GradMode on (create_graph) as it is. Throws what libtorch throws.
 void accumulate(Gradients& gradients, const at::Tensor& variable, at::Tensor gradient);
 
 }  // namespace gradwire::autograd

@@ -1,16 +1,13 @@
 #include "autograd/graph_hook.h"
 
 #include <ATen/core/grad_mode.h>
-#include <torch/csrc/autograd/autograd.h>
-#include <torch/csrc/autograd/variable.h>
 
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "autograd/active_context.h"
-#include "autograd/recv_node.h"
-#include "autograd/send_node.h"
+#include "autograd/joints.h"
 #include "autograd/services.h"
 #include "base/error.h"
 #include "proto/autograd.pb.h"
@@ -18,14 +15,6 @@
 #include "rpc/torch_tensors.h"
 
 namespace gradwire::autograd {
-namespace {
-
-bool is_differentiable(const at::Tensor& tensor) {
-  return at::isFloatingType(tensor.scalar_type()) || at::isComplexType(tensor.scalar_type());
-}
-
-}  // namespace
-
 absl::Status GraphPlanter::outgoing(const rpc::Worker& to, rpc::TensorSet* tensors, proto::Payload& payload) {
   const std::shared_ptr<const ActiveContext>& active = ActiveContextSlot::get();
   if (active == nullptr) return absl::OkStatus();
@@ -41,21 +30,8 @@ absl::Status GraphPlanter::outgoing(const rpc::Worker& to, rpc::TensorSet* tenso
   proto::Graph& graph = *payload.mutable_graph();
   rpc::to_proto(context->id, *graph.mutable_context());
   if (tensors != nullptr && at::GradMode::is_enabled()) {
-    const std::vector<at::Tensor>& list = static_cast<rpc::TorchTensors*>(tensors)->tensors;
-    torch::autograd::edge_list edges;
-    for (std::size_t i = 0; i < list.size(); ++i) {
-      if (!list[i].defined() || !list[i].requires_grad() || !is_differentiable(list[i])) continue;
-      graph.add_tensors(static_cast<uint32_t>(i));
-      edges.push_back(torch::autograd::impl::gradient_edge(list[i]));
-    }
-    if (!edges.empty()) {
-      graph.set_message(next_message_.fetch_add(1));
-      auto node = std::shared_ptr<SendNode>(
-          new SendNode(context->id, graph.message(), to.incarnation, std::move(edges)),
-          torch::autograd::deleteNode);
-      MutexLock lock(context->mutex);
-      context->send_nodes.emplace(graph.message(), std::move(node));
-    }
+    plant_send(*context, agent_.self().incarnation, to.incarnation,
+               static_cast<rpc::TorchTensors*>(tensors)->tensors, graph);
   }
   MutexLock lock(context->mutex);
   graph.set_admitted(context->admitted);
@@ -117,46 +93,17 @@ void GraphPlanter::admitted(const std::shared_ptr<ContextState>& context, uint64
 
 absl::Status GraphPlanter::plant(const rpc::Worker& from, const ContextState& context,
                                  rpc::TensorSet* tensors, const proto::Payload& payload) const {
-  const proto::Graph& graph = payload.graph();
+  std::vector<at::Tensor> none;
   auto* set = static_cast<rpc::TorchTensors*>(tensors);
-  if (set != nullptr) {
-    // What the sender did not join to the graph (no_grad mode) is no leaf here either.
-    for (at::Tensor& tensor : set->tensors) {
-      if (tensor.defined() && tensor.requires_grad()) tensor = tensor.detach();
-    }
-  }
-  if (graph.message() == 0) return absl::OkStatus();
-  std::vector<at::Tensor*> outputs;
-  int64_t last = -1;
-  for (uint32_t index : graph.tensors()) {
-    if (set == nullptr || index >= set->tensors.size() || static_cast<int64_t>(index) <= last ||
-        !set->tensors[index].defined() || !is_differentiable(set->tensors[index])) {
-      return absl::InvalidArgumentError(absl::StrCat("a message from \"", from.name,
-                                                     "\" says that its tensor ", index,
-                                                     " requires grad, which it cannot"));
-    }
-    last = index;
-    outputs.push_back(&set->tensors[index]);
-  }
-  if (outputs.empty())
-    return absl::InvalidArgumentError("a numbered message has no tensor that requires grad");
-  auto node =
-      std::shared_ptr<RecvNode>(new RecvNode(context.id, agent_.self().incarnation, from, graph.message()),
-                                torch::autograd::deleteNode);
-  try {
-    set_outputs(node, std::move(outputs));
-  } catch (...) {
-    return status_from_exception(std::current_exception());
-  }
-  return absl::OkStatus();
+  return plant_recv(context.id, agent_.self().incarnation, from, set == nullptr ? none : set->tensors,
+                    payload.graph());
 }
 
 absl::Status GraphPlanter::incoming_request(const rpc::Worker& from, rpc::TensorSet* tensors,
                                             const proto::Payload& payload) {
   GRADWIRE_ASSIGN_OR_RETURN(auto context, contexts_.enter(rpc::from_proto(payload.graph().context())));
   GRADWIRE_RETURN_IF_ERROR(plant(from, *context, tensors, payload));
-  ActiveContextSlot::set(
-      std::make_shared<const ActiveContext>(ActiveContext{context->id, agent_.self().incarnation}));
+  ActiveContextSlot::set(context->active);
   return absl::OkStatus();
 }
 

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <memory>
 
@@ -38,7 +37,6 @@ class GraphPlanter : public rpc::GraphHook {
   rpc::Agent& agent_;
   Contexts& contexts_;
   Gate& gate_;
-  std::atomic<uint64_t> next_message_{1};
 };
 
 }  // namespace gradwire::autograd

@@ -4,10 +4,12 @@
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 
 #include <algorithm>
+#include <mutex>
 #include <string>
 #include <tuple>
 
 #include "absl/strings/str_cat.h"
+#include "autograd/anomaly.h"
 #include "base/error.h"
 
 namespace gradwire::autograd {
@@ -26,29 +28,25 @@ void validate(const edge_list& edges, variable_list& gradients, const std::strin
   });
 }
 
-// Tensor hooks run wherever a gradient passes, hooks of the node only where it runs; here the two coincide.
-void call_pre_hooks(Node& node, variable_list& inputs) {
-  for (const auto& hook : node.tensor_pre_hooks()) inputs = (*hook)(inputs);
-  for (const auto& [output, hook] : node.retains_grad_hooks()) inputs = (*hook)(inputs);
-}
-
 }  // namespace
 
 LocalExecutor::LocalExecutor(Options options) : options_(options) {}
 LocalExecutor::~LocalExecutor() = default;
 
-absl::StatusOr<LocalExecutor::Reach> LocalExecutor::mark_roots(edge_list roots,
-                                                               const std::vector<at::Tensor>& inputs) {
+void LocalExecutor::add_inputs(const std::vector<at::Tensor>& inputs) {
   for (const at::Tensor& input : inputs) {
     const Edge edge = torch::autograd::impl::gradient_edge(input);
     captures_[edge.function.get()].emplace_back(edge.input_nr, input);
     // Only the graph, if at all, holds the node of a leaf.
     captured_.push_back(edge.function);
   }
+}
+
+absl::StatusOr<LocalExecutor::Reach> LocalExecutor::mark_roots(edge_list roots) {
   roots_ = std::move(roots);
   ++counted_;
   Reach reach;
-  for (const Edge& root : roots_) count(root, reach);
+  for (const Edge& root : roots_) count(root, {From::What::kRoot, root.input_nr, 0, 0, 0}, reach);
   GRADWIRE_RETURN_IF_ERROR(walk(reach));
   return reach;
 }
@@ -60,6 +58,7 @@ absl::StatusOr<LocalExecutor::Reach> LocalExecutor::mark_outputs(const std::shar
   if (is_new) {
     sent.node = node;
     sent.marked.resize(node->num_outputs());
+    sent.needed.resize(node->num_outputs());
     ++counted_;
   }
   Reach reach;
@@ -70,10 +69,99 @@ absl::StatusOr<LocalExecutor::Reach> LocalExecutor::mark_outputs(const std::shar
     }
     if (sent.marked[output]) continue;
     sent.marked[output] = true;
-    count(node->next_edge(output), reach);
+    const Edge& edge = node->next_edge(output);
+    count(edge, {From::What::kSent, edge.input_nr, 0, node->message(), output}, reach);
   }
   GRADWIRE_RETURN_IF_ERROR(walk(reach));
   return reach;
+}
+
+absl::StatusOr<LocalExecutor::Reach> LocalExecutor::need_outputs(uint64_t sender, uint64_t message,
+                                                                 const std::vector<uint32_t>& outputs) {
+  auto found = recv_records_.find({sender, message});
+  if (found == recv_records_.end()) {
+    return absl::InvalidArgumentError(absl::StrCat("message ", message, " was not marked from here"));
+  }
+  Record& record = records_[found->second];
+  for (uint32_t output : outputs) {
+    if (output >= record.marked.size() || !record.marked[output]) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("tensor ", output, " of message ", message, " was not marked from here"));
+    }
+    if (record.needed_outputs[output]) continue;
+    const bool was_live = is_live(record, output);
+    record.needed_outputs[output] = true;
+    if (was_live) continue;
+    for (const From& from : record.from) {
+      if (from.input == output) needs_.push_back(from);
+    }
+  }
+  Reach reach;
+  follow_needs(reach);
+  return reach;
+}
+
+bool LocalExecutor::is_live(const Record& record, uint32_t input) const {
+  if (record.kind != Kind::kRecv) return record.needed || record.captured;
+  if (record.needed_outputs[input]) return true;
+  if (!record.captured) return false;
+  const auto& captures = captures_.at(record.node);
+  return std::any_of(captures.begin(), captures.end(),
+                     [input](const auto& capture) { return capture.first == input; });
+}
+
+bool LocalExecutor::is_live(const From& from) const {
+  switch (from.what) {
+    case From::What::kRecord:
+      return records_[from.record].needed;
+    case From::What::kSent:
+      return sent_.at(from.message).needed[from.output];
+    case From::What::kRoot:
+      break;
+  }
+  return true;
+}
+
+void LocalExecutor::need(const From& from, Reach& reach) {
+  if (from.what == From::What::kRecord) {
+    Record& record = records_[from.record];
+    if (std::exchange(record.needed, true)) return;
+    // What leads to an input has been followed already.
+    if (!record.captured) needs_.insert(needs_.end(), record.from.begin(), record.from.end());
+  } else if (from.what == From::What::kSent) {
+    Sent& sent = sent_.at(from.message);
+    if (sent.needed[from.output]) return;
+    sent.needed[from.output] = true;
+    auto found = std::find_if(reach.needed.begin(), reach.needed.end(),
+                              [&](const Needed& needed) { return needed.node == sent.node; });
+    if (found == reach.needed.end()) found = reach.needed.insert(reach.needed.end(), {sent.node, {}});
+    found->outputs.push_back(from.output);
+  }
+}
+
+void LocalExecutor::follow_needs(Reach& reach) {
+  while (!needs_.empty()) {
+    const From from = needs_.back();
+    needs_.pop_back();
+    need(from, reach);
+  }
+  for (Needed& needed : reach.needed) std::sort(needed.outputs.begin(), needed.outputs.end());
+}
+
+void LocalExecutor::begin_run() {
+  if (std::exchange(runs_, true) || !options_.inputs_only) return;
+  counted_ = roots_.empty() ? 0 : 1;
+  for (auto& [message, sent] : sent_) {
+    sent.marked = sent.needed;
+    if (std::find(sent.needed.begin(), sent.needed.end(), true) != sent.needed.end()) ++counted_;
+  }
+  for (Record& record : records_) {
+    record.missing = 0;
+    for (const From& from : std::exchange(record.from, {})) {
+      if (is_live(record, from.input) && is_live(from)) ++record.missing;
+    }
+    if (record.missing > 0) ++counted_;
+  }
 }
 
 uint32_t LocalExecutor::visit(const Edge& edge) {
@@ -86,34 +174,45 @@ uint32_t LocalExecutor::visit(const Edge& edge) {
     if (dynamic_cast<RecvNode*>(node) != nullptr) {
       record.kind = Kind::kRecv;
       record.marked.resize(node->num_inputs());
+      record.needed_outputs.resize(node->num_inputs());
+      const auto* recv = static_cast<const RecvNode*>(node);
+      recv_records_.emplace(std::pair(recv->sender().incarnation, recv->message()), found->second);
     } else if (dynamic_cast<AccumulateGrad*>(node) != nullptr) {
       record.kind = Kind::kLeaf;
     }
   }
+  record.captured = options_.inputs_only && captures_.contains(node);
   ++counted_;
   unwalked_.push_back(found->second);
   return found->second;
 }
 
-void LocalExecutor::count(const Edge& edge, Reach& reach) {
+void LocalExecutor::count(const Edge& edge, From from, Reach& reach) {
   if (!edge.is_valid()) return;
   Record& record = records_[visit(edge)];
   ++record.missing;
+  if (options_.inputs_only) {
+    record.from.push_back(from);
+    if (is_live(record, edge.input_nr)) needs_.push_back(from);
+  }
   if (record.kind != Kind::kRecv || record.marked[edge.input_nr]) return;
   record.marked[edge.input_nr] = true;
-  auto [found, is_new] = reach_index_.try_emplace(record.node, reach.size());
-  if (is_new) reach.push_back({std::static_pointer_cast<RecvNode>(edge.function), {}});
-  reach[found->second].outputs.push_back(edge.input_nr);
+  auto [found, is_new] = reach_index_.try_emplace(record.node, reach.marked.size());
+  if (is_new) reach.marked.push_back({std::static_pointer_cast<RecvNode>(edge.function), {}});
+  reach.marked[found->second].outputs.push_back(edge.input_nr);
 }
 
 absl::Status LocalExecutor::walk(Reach& reach) {
   while (!unwalked_.empty()) {
-    const Node* node = records_[unwalked_.back()].node;
+    const uint32_t walked = unwalked_.back();
     unwalked_.pop_back();
-    for (const Edge& edge : node->next_edges()) count(edge, reach);
+    for (const Edge& edge : records_[walked].node->next_edges()) {
+      count(edge, {From::What::kRecord, edge.input_nr, walked, 0, 0}, reach);
+    }
   }
   reach_index_.clear();
-  for (Reached& reached : reach) {
+  follow_needs(reach);
+  for (Reached& reached : reach.marked) {
     std::sort(reached.outputs.begin(), reached.outputs.end());
     const RecvNode& node = *reached.node;
     if (node.context() != options_.context) {
@@ -182,6 +281,7 @@ void LocalExecutor::deliver(const Edge& edge, at::Tensor gradient, uint64_t from
   auto found = index_.find(edge.function.get());
   if (found == index_.end()) return;
   Record& record = records_[found->second];
+  if (options_.inputs_only && !is_live(record, edge.input_nr)) return;
   if (gradient.defined()) {
     if (options_.sum_in_edge_order) {
       record.contributions.push_back({edge.input_nr, from, message, index, std::move(gradient)});
@@ -200,7 +300,14 @@ bool LocalExecutor::next(Task& task) {
   ready_.pop();
   Record& record = records_[task.record];
   task.node = record.node;
-  if (record.kind == Kind::kRecv) task.recv = static_cast<RecvNode*>(record.node);
+  task.runs = !options_.inputs_only || record.needed;
+  if (record.kind == Kind::kRecv) {
+    if (options_.inputs_only) {
+      task.shipped = record.needed_outputs;
+      task.runs = std::find(task.shipped.begin(), task.shipped.end(), true) != task.shipped.end();
+    }
+    if (task.runs) task.recv = static_cast<RecvNode*>(record.node);
+  }
   if (record.kind == Kind::kLeaf) task.leaf = &static_cast<AccumulateGrad*>(record.node)->variable;
   if (options_.sum_in_edge_order) {
     std::sort(record.contributions.begin(), record.contributions.end(),
@@ -221,43 +328,63 @@ bool LocalExecutor::next(Task& task) {
   return true;
 }
 
+// Tensor hooks run wherever a gradient passes, hooks of the node only where it runs.
+void LocalExecutor::call_tensor_hooks(Node& node, variable_list& inputs) const {
+  for (const auto& hook : node.tensor_pre_hooks()) inputs = (*hook)(inputs);
+  if (node.retains_grad_hooks().empty()) return;
+  std::unique_lock<Mutex> lock;
+  if (options_.retained_gradients != nullptr) lock = std::unique_lock(*options_.retained_gradients);
+  for (const auto& [output, hook] : node.retains_grad_hooks()) inputs = (*hook)(inputs);
+}
+
 absl::Status LocalExecutor::run(Task& task) const {
   Node& node = *task.node;
   try {
-    call_pre_hooks(node, task.inputs);
+    call_tensor_hooks(node, task.inputs);
     if (auto captured = captures_.find(&node); captured != captures_.end()) {
       for (const auto& [input, tensor] : captured->second) task.kept.emplace_back(tensor, task.inputs[input]);
     }
+    if (task.leaf == nullptr && !task.runs) {
+      task.inputs.clear();
+      return absl::OkStatus();
+    }
     for (const auto& hook : node.pre_hooks()) task.inputs = (*hook)(task.inputs);
-    const bool has_post_hooks = !node.post_hooks().empty();
     if (task.recv != nullptr) {
-      if (has_post_hooks) {
-        for (const auto& hook : node.post_hooks()) (*hook)({}, task.inputs);
-      }
+      for (const auto& hook : node.post_hooks()) (*hook)({}, task.inputs);
       task.outputs = std::move(task.inputs);
+      for (std::size_t i = 0; i < task.shipped.size(); ++i) {
+        if (!task.shipped[i]) task.outputs[i] = at::Tensor();
+      }
       return absl::OkStatus();
     }
     if (task.leaf != nullptr) {
       for (const auto& hook : node.post_hooks()) (*hook)({}, task.inputs);
-      if (options_.keep_leaves) task.kept.emplace_back(*task.leaf, std::move(task.inputs[0]));
+      if (!options_.inputs_only) task.kept.emplace_back(*task.leaf, std::move(task.inputs[0]));
       task.inputs.clear();
       return absl::OkStatus();
     }
-    if (!options_.retain_graph) node.will_release_variables();
-    if (has_post_hooks) {
-      task.outputs = node(variable_list(task.inputs));
-    } else {
-      task.outputs = node(std::move(task.inputs));
-    }
-    validate(node.next_edges(), task.outputs, node.name());
-    for (const auto& hook : node.post_hooks()) task.outputs = (*hook)(task.outputs, task.inputs);
-    task.inputs.clear();
-    if (!options_.retain_graph) node.release_variables();
+    apply(node, task);
   } catch (...) {
-    return with_context(status_from_exception(std::current_exception()),
-                        absl::StrCat("in the backward of ", node.name()));
+    absl::Status status = status_from_exception(std::current_exception());
+    if (options_.anomaly) status = with_forward_stack(node, std::move(status));
+    return with_context(status, absl::StrCat("in the backward of ", node.name()));
   }
   return absl::OkStatus();
+}
+
+void LocalExecutor::apply(Node& node, Task& task) const {
+  if (!options_.retain_graph) node.will_release_variables();
+  const bool has_post_hooks = !node.post_hooks().empty();
+  if (has_post_hooks) {
+    task.outputs = node(variable_list(task.inputs));
+  } else {
+    task.outputs = node(std::move(task.inputs));
+  }
+  validate(node.next_edges(), task.outputs, node.name());
+  if (options_.check_nan) refuse_nan(task.outputs);
+  for (const auto& hook : node.post_hooks()) task.outputs = (*hook)(task.outputs, task.inputs);
+  task.inputs.clear();
+  if (!options_.retain_graph) node.release_variables();
 }
 
 void LocalExecutor::finished(Task& task) {

@@ -16,6 +16,7 @@
 #include "autograd/gradients.h"
 #include "autograd/recv_node.h"
 #include "autograd/send_node.h"
+#include "base/mutex.h"
 #include "rpc/id.h"
 
 namespace gradwire::autograd {
@@ -28,6 +29,9 @@ namespace gradwire::autograd {
 // First mark_roots and mark_outputs; then deliver_*, and tasks: next(), run(), finished(). run() is the part
 // that calls user code (nodes and hooks); everything else is quick. Not thread-safe, but run() touches its
 // task alone: a lock that guards the rest need not be held. Keeps the graph alive.
+//
+// With Options::inputs_only nothing runs but what a gradient of the inputs depends on. What that is shows when the
+// whole graph has been marked: need_outputs() says what the other workers have found, begin_run() ends the marking.
 class LocalExecutor {
  public:
   using Node = torch::autograd::Node;
@@ -41,8 +45,14 @@ class LocalExecutor {
     bool retain_graph = false;
     // Sums contributions in the order of the nodes they come from, not in that of their arrival.
     bool sum_in_edge_order = false;
-    // Where false, leaves have their hooks called and their gradients dropped.
-    bool keep_leaves = true;
+    // Only gradients of add_inputs' tensors are kept, and nothing is run that they do not depend on.
+    bool inputs_only = false;
+    // Where a node fails, says where it was made, if libtorch knows (anomaly mode); and whether a gradient that is not a
+    // number is a failure.
+    bool anomaly = false;
+    bool check_nan = false;
+    // Held while retain_grad() hooks run: a tensor that several passes use has one `.grad`.
+    Mutex* retained_gradients = nullptr;
   };
 
   // Outputs of a recv node that the walk has reached for the first time, ascending.
@@ -50,8 +60,16 @@ class LocalExecutor {
     std::shared_ptr<RecvNode> node;
     std::vector<uint32_t> outputs;
   };
-  // Who of the walk's reach needs MARK.
-  using Reach = std::vector<Reached>;
+  // Outputs of a send node that an input depends on, found for the first time, ascending.
+  struct Needed {
+    std::shared_ptr<SendNode> node;
+    std::vector<uint32_t> outputs;
+  };
+  // What a walk found that other workers must hear of: senders get MARK, receivers NEEDED.
+  struct Reach {
+    std::vector<Reached> marked;
+    std::vector<Needed> needed;
+  };
 
   struct Task {
     uint32_t record = 0;
@@ -59,6 +77,10 @@ class LocalExecutor {
     // Set when the node is one of these.
     RecvNode* recv = nullptr;
     const at::Tensor* leaf = nullptr;
+    // False where gradients are only looked at, for an input that nothing else depends on.
+    bool runs = true;
+    // Of a recv node: which of its gradients have a use elsewhere. Empty: all.
+    std::vector<bool> shipped;
     variable_list inputs;
     // After run(): the node's outputs; for a recv node the gradients to ship, undefined where not marked.
     variable_list outputs;
@@ -71,15 +93,22 @@ class LocalExecutor {
 
   // ---- Counting. Errors: FailedPrecondition when the graph leaves the context, naming both.
 
-  // The pass begins at `roots`; once. `inputs`: tensors whose gradients are kept, leaves and others.
-  absl::StatusOr<Reach> mark_roots(torch::autograd::edge_list roots, const std::vector<at::Tensor>& inputs);
+  // Tensors whose gradients are kept, leaves and others. Before anything is marked.
+  void add_inputs(const std::vector<at::Tensor>& inputs);
+  // The pass begins at `roots`; once.
+  absl::StatusOr<Reach> mark_roots(torch::autograd::edge_list roots);
   // Gradients for these outputs of `node` will arrive in one message. InvalidArgument for outputs it does not
   // have.
   absl::StatusOr<Reach> mark_outputs(const std::shared_ptr<SendNode>& node,
                                      const std::vector<uint32_t>& outputs);
+  // An input elsewhere depends on these outputs of a message that was received here. InvalidArgument for what was not
+  // marked.
+  absl::StatusOr<Reach> need_outputs(uint64_t sender, uint64_t message, const std::vector<uint32_t>& outputs);
   // What has been counted since the last call: nodes that will run, messages and root gradients that will
-  // arrive.
-  uint64_t take_counted() { return std::exchange(counted_, 0); }
+  // arrive. With inputs_only that is known from begin_run() on.
+  uint64_t take_counted() { return options_.inputs_only && !runs_ ? 0 : std::exchange(counted_, 0); }
+  // Everything is marked. Does nothing the second time.
+  void begin_run();
 
   // ---- Running. GradMode is off.
 
@@ -105,10 +134,26 @@ class LocalExecutor {
     uint32_t edge;
     at::Tensor gradient;
   };
+  // Where an edge that leads to a record comes from.
+  struct From {
+    enum class What : uint8_t { kRecord, kSent, kRoot } what;
+    // Of the record that it leads to.
+    uint32_t input;
+    // Of the record, or of the send node, that it comes from.
+    uint32_t record;
+    uint64_t message;
+    uint32_t output;
+  };
   struct Record {
     Node* node = nullptr;
     Kind kind = Kind::kPlain;
     uint32_t missing = 0;
+    // With inputs_only: an input depends on what it gives; an input is what it gets.
+    bool needed = false;
+    bool captured = false;
+    // The edges that lead here, and of a recv node the outputs that lead on to an input. Only with inputs_only.
+    std::vector<From> from;
+    std::vector<bool> needed_outputs;
     torch::autograd::InputBuffer buffer{0};
     // Instead of the buffer when summing in edge order.
     std::vector<Contribution> contributions;
@@ -118,6 +163,8 @@ class LocalExecutor {
   struct Sent {
     std::shared_ptr<SendNode> node;
     std::vector<bool> marked;
+    // With inputs_only: an input depends on them.
+    std::vector<bool> needed;
     bool arrived = false;
   };
   struct Ready {
@@ -129,10 +176,20 @@ class LocalExecutor {
     }
   };
 
-  // Counts one more gradient along `edge`; walks on from its node if it is new.
-  void count(const torch::autograd::Edge& edge, Reach& reach);
+  // Counts one more gradient along `edge`, which comes from `from`; walks on from its node if it is new.
+  void count(const torch::autograd::Edge& edge, From from, Reach& reach);
   absl::Status walk(Reach& reach);
+  // Whether a gradient for this input of the record has a use.
+  bool is_live(const Record& record, uint32_t input) const;
+  // Whether a gradient will come along the edge.
+  bool is_live(const From& from) const;
+  void need(const From& from, Reach& reach);
+  // Follows edges back from what is newly needed.
+  void follow_needs(Reach& reach);
   uint32_t visit(const torch::autograd::Edge& edge);
+  void call_tensor_hooks(Node& node, variable_list& inputs) const;
+  // Runs the node itself, and its post-hooks.
+  void apply(Node& node, Task& task) const;
   void deliver(const torch::autograd::Edge& edge, at::Tensor gradient, uint64_t from, uint64_t message,
                uint32_t index);
 
@@ -144,6 +201,10 @@ class LocalExecutor {
   std::deque<Record> records_;
   // Nodes found by the walk under way whose own edges have not been followed.
   std::vector<uint32_t> unwalked_;
+  // Edges that lead to what is needed, not yet followed back.
+  std::vector<From> needs_;
+  absl::flat_hash_map<std::pair<uint64_t, uint64_t>, uint32_t> recv_records_;
+  bool runs_ = false;
   absl::flat_hash_map<const void*, std::size_t> reach_index_;
   absl::flat_hash_map<const Node*, std::vector<std::pair<uint32_t, at::Tensor>>> captures_;
   std::vector<std::shared_ptr<Node>> captured_;

@@ -35,16 +35,18 @@ absl::StatusOr<Gradients> backward(const std::vector<Tensor>& losses, const Sett
   LocalExecutor executor({.context = kContext,
                           .retain_graph = settings.retain_graph,
                           .sum_in_edge_order = settings.sum_in_edge_order,
-                          .keep_leaves = settings.inputs.empty()});
+                          .inputs_only = !settings.inputs.empty()});
   torch::autograd::edge_list edges;
   torch::autograd::variable_list ones;
   for (const Tensor& loss : losses) {
     edges.push_back(torch::autograd::impl::gradient_edge(loss));
     ones.push_back(torch::ones_like(loss));
   }
-  auto reach = executor.mark_roots(edges, settings.inputs);
+  executor.add_inputs(settings.inputs);
+  auto reach = executor.mark_roots(edges);
   if (!reach.ok()) return reach.status();
-  EXPECT_TRUE(reach->empty());
+  EXPECT_TRUE(reach->marked.empty());
+  executor.begin_run();
   EXPECT_TRUE(executor.deliver_roots(std::move(ones)).ok());
   Gradients gradients;
   LocalExecutor::Task task;
@@ -356,11 +358,11 @@ TEST(LocalExecutor, RecvNodeIsReachedOnceForEachOutputAndGivesItsGradients) {
   torch::autograd::edge_list roots{torch::autograd::impl::gradient_edge((a * c + a.sin()).sum())};
   torch::AutoGradMode guard(false);
   LocalExecutor executor({.context = kContext});
-  auto reach = executor.mark_roots(roots, {});
+  auto reach = executor.mark_roots(roots);
   ASSERT_TRUE(reach.ok());
-  ASSERT_EQ(reach->size(), 1u);
-  EXPECT_EQ((*reach)[0].node, recv);
-  EXPECT_EQ((*reach)[0].outputs, (std::vector<uint32_t>{0, 2}));
+  ASSERT_EQ(reach->marked.size(), 1u);
+  EXPECT_EQ(reach->marked[0].node, recv);
+  EXPECT_EQ(reach->marked[0].outputs, (std::vector<uint32_t>{0, 2}));
   EXPECT_TRUE(executor.deliver_roots({torch::ones({})}).ok());
   LocalExecutor::Task task;
   bool shipped = false;

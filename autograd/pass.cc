@@ -2,12 +2,30 @@
 
 #include <ATen/core/grad_mode.h>
 
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "autograd/active_context.h"
+#include "autograd/joints.h"
 #include "base/error.h"
 
 namespace gradwire::autograd {
+namespace {
+
+// A tensor's `.grad` belongs to no agent: whatever passes set it take turns.
+Mutex& retained_gradients() {
+  static auto* const mutex = new Mutex;
+  return *mutex;
+}
+
+// Whoever waits for the pass serves the agent meanwhile.
+std::shared_ptr<Executor> executor_of(const std::weak_ptr<rpc::Agent>& agent) {
+  const std::shared_ptr<rpc::Agent> alive = agent.lock();
+  return alive == nullptr ? nullptr : alive->executor();
+}
+
+}  // namespace
 
 Pass::Pass(std::weak_ptr<rpc::Agent> agent, const rpc::Worker& self, std::shared_ptr<ContextState> context,
            proto::Pass header, absl::Time deadline, Ended ended)
@@ -24,7 +42,12 @@ Pass::Pass(std::weak_ptr<rpc::Agent> agent, const rpc::Worker& self, std::shared
                                  .self = self_.incarnation,
                                  .retain_graph = header_.retain_graph(),
                                  .sum_in_edge_order = header_.sum_in_edge_order(),
-                                 .keep_leaves = !header_.inputs_only()})) {}
+                                 .inputs_only = header_.inputs_only(),
+                                 .anomaly = header_.anomaly(),
+                                 .check_nan = header_.check_nan(),
+                                 .retained_gradients = &retained_gradients()})),
+      wave_over_(executor_of(agent_)),
+      completion_(executor_of(agent_)) {}
 
 absl::Status Pass::here(absl::Status status) const { return with_worker(std::move(status), self_.name); }
 
@@ -33,8 +56,12 @@ uint64_t Pass::add_reply_locked(const Reply& reply) {
   return next_reply_++;
 }
 
+void Pass::begin() {
+  if (header_.fast()) begin_fast();
+  if (header_.planned()) begin_planned(nullptr);
+}
+
 void Pass::begin_fast() {
-  if (!header_.fast()) return;
   std::vector<std::shared_ptr<SendNode>> nodes;
   {
     MutexLock lock(context_->mutex);
@@ -52,7 +79,7 @@ void Pass::begin_fast() {
   PassState::Actions actions;
   {
     MutexLock lock(mutex_);
-    if (std::exchange(fast_begun_, true) || state_.ended()) return;
+    if (std::exchange(begun_, true) || state_.ended()) return;
     for (const auto& node : nodes) {
       std::vector<uint32_t> all(node->num_outputs());
       for (uint32_t i = 0; i < all.size(); ++i) all[i] = i;
@@ -70,77 +97,209 @@ void Pass::begin_fast() {
   perform(std::move(actions));
 }
 
-void Pass::mark(const rpc::Worker& from, const proto::Mark& mark, const Reply& reply) {
-  std::shared_ptr<SendNode> node;
-  {
+void Pass::begin_planned(absl::btree_set<uint64_t>* shipped_to) {
+  const std::optional<Onward> plan = onward_from_proto(header_.plan());
+  std::vector<std::shared_ptr<SendNode>> nodes;
+  if (plan) {
     MutexLock lock(context_->mutex);
-    auto found = context_->send_nodes.find(mark.message());
-    if (found != context_->send_nodes.end()) node = found->second;
+    for (const auto& [message, outputs] : plan->messages()) {
+      if (message.first != self_.incarnation) continue;
+      auto found = context_->send_nodes.find(message.second);
+      nodes.push_back(found == context_->send_nodes.end() ? nullptr : found->second);
+    }
   }
   PassState::Actions actions;
-  LocalExecutor::Reach reach;
+  {
+    MutexLock lock(mutex_);
+    if (std::exchange(begun_, true) || state_.ended()) return;
+    absl::Status marked = plan ? mark_planned_locked(*plan, nodes, shipped_to)
+                               : absl::InvalidArgumentError("the plan of a backward pass is none");
+    if (!marked.ok()) state_.fail(here(std::move(marked)), actions);
+  }
+  perform(std::move(actions));
+}
+
+absl::Status Pass::mark_planned_locked(const Onward& plan,
+                                       const std::vector<std::shared_ptr<SendNode>>& nodes,
+                                       absl::btree_set<uint64_t>* shipped_to) {
+  auto node = nodes.begin();
+  for (const auto& [message, outputs] : plan.messages()) {
+    if (message.first != self_.incarnation) continue;
+    if (*node == nullptr) return no_such_message(message.second);
+    GRADWIRE_ASSIGN_OR_RETURN(LocalExecutor::Reach reach,
+                              executor_->mark_outputs(*node++, {outputs.begin(), outputs.end()}));
+    for (const LocalExecutor::Reached& reached : reach.marked) {
+      const uint64_t sender = reached.node->sender().incarnation;
+      if (shipped_to != nullptr) shipped_to->insert(sender);
+      for (uint32_t output : reached.outputs) {
+        if (plan.contains(sender, reached.node->message(), output)) continue;
+        return absl::InternalError(absl::StrCat("the plan of the backward pass lacks tensor ", output,
+                                                " of message ", reached.node->message(), " from \"",
+                                                reached.node->sender().name, "\""));
+      }
+    }
+  }
+  state_.counted(executor_->take_counted());
+  return absl::OkStatus();
+}
+
+absl::Status Pass::no_such_message(uint64_t message) const {
+  return absl::NotFoundError(absl::StrCat("no tensors were sent as message ", message,
+                                          " of the autograd context ", rpc::to_string(context_->id)));
+}
+
+void Pass::begin_run_locked() {
+  if (!header_.inputs_only() || executor_ == nullptr) return;
+  executor_->begin_run();
+  state_.counted(executor_->take_counted());
+}
+
+absl::Status Pass::add_inputs(const std::vector<at::Tensor>& inputs) {
+  MutexLock lock(mutex_);
+  if (state_.ended()) return absl::AbortedError("the backward pass has ended");
+  executor_->add_inputs(inputs);
+  return absl::OkStatus();
+}
+
+void Pass::serve_wave(const rpc::Worker& from, uint64_t number, const Reply& reply,
+                      absl::FunctionRef<absl::StatusOr<LocalExecutor::Reach>()> walk) {
+  PassState::Actions actions;
+  std::vector<WaveMessage> messages;
   std::vector<uint64_t> numbers;
   {
     MutexLock lock(mutex_);
-    if (state_.begin_mark(from.incarnation, mark.number(), add_reply_locked(reply), actions)) {
+    if (state_.begin_mark(from.incarnation, number, add_reply_locked(reply), actions)) {
       absl::StatusOr<LocalExecutor::Reach> walked =
-          state_.ended()    ? absl::AbortedError("the backward pass has ended")
-          : node == nullptr ? absl::StatusOr<LocalExecutor::Reach>(absl::NotFoundError(
-                                  absl::StrCat("no tensors were sent as message ", mark.message(),
-                                               " of the autograd context ", rpc::to_string(context_->id))))
-                            : executor_->mark_outputs(node, {mark.outputs().begin(), mark.outputs().end()});
+          state_.ended() ? absl::AbortedError("the backward pass has ended") : walk();
       if (walked.ok()) {
-        reach = *std::move(walked);
+        messages = wave_messages(*walked);
         state_.counted(executor_->take_counted());
-        std::vector<uint64_t> senders;
-        for (const LocalExecutor::Reached& each : reach) senders.push_back(each.node->sender().incarnation);
-        numbers = state_.end_walk(senders, actions);
+        numbers = state_.end_walk(receivers_of(messages), actions);
       } else {
         state_.fail(here(walked.status()), actions);
       }
     }
   }
-  send_marks(reach, numbers);
+  send_wave(std::move(messages), numbers);
   perform(std::move(actions));
 }
 
-void Pass::start(torch::autograd::edge_list roots, const std::vector<at::Tensor>& inputs) {
+void Pass::mark(const rpc::Worker& from, const proto::Mark& mark, const Reply& reply) {
+  std::vector<std::shared_ptr<SendNode>> nodes;
+  {
+    MutexLock lock(context_->mutex);
+    for (const proto::SentTensors& marked : mark.marked()) {
+      auto found = context_->send_nodes.find(marked.message());
+      nodes.push_back(found == context_->send_nodes.end() ? nullptr : found->second);
+    }
+  }
+  serve_wave(from, mark.number(), reply,
+             [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS -> absl::StatusOr<LocalExecutor::Reach> {
+               LocalExecutor::Reach all;
+               for (int i = 0; i < mark.marked_size(); ++i) {
+                 const proto::SentTensors& marked = mark.marked(i);
+                 if (nodes[i] == nullptr) return no_such_message(marked.message());
+                 GRADWIRE_ASSIGN_OR_RETURN(
+                     LocalExecutor::Reach reach,
+                     executor_->mark_outputs(nodes[i], {marked.outputs().begin(), marked.outputs().end()}));
+                 std::move(reach.marked.begin(), reach.marked.end(), std::back_inserter(all.marked));
+                 std::move(reach.needed.begin(), reach.needed.end(), std::back_inserter(all.needed));
+               }
+               return all;
+             });
+}
+
+void Pass::need(const rpc::Worker& from, const proto::Needed& needed, const Reply& reply) {
+  serve_wave(from, needed.number(), reply,
+             [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS -> absl::StatusOr<LocalExecutor::Reach> {
+               LocalExecutor::Reach all;
+               for (const proto::SentTensors& each : needed.needed()) {
+                 GRADWIRE_ASSIGN_OR_RETURN(
+                     LocalExecutor::Reach reach,
+                     executor_->need_outputs(from.incarnation, each.message(),
+                                             {each.outputs().begin(), each.outputs().end()}));
+                 std::move(reach.needed.begin(), reach.needed.end(), std::back_inserter(all.needed));
+               }
+               return all;
+             });
+}
+
+std::optional<Onward> Pass::plan_of(const LocalExecutor::Reach& reach) {
+  Onward plan;
+  for (const LocalExecutor::Reached& reached : reach.marked) {
+    for (uint32_t output : reached.outputs) {
+      const Onward* onward = reached.node->onward(output);
+      if (onward == nullptr) return std::nullopt;
+      plan.add(reached.node->sender().incarnation, reached.node->message(), output);
+      plan.add(*onward);
+    }
+    if (plan.tensors() > Onward::kMaxTensors) return std::nullopt;
+  }
+  return plan;
+}
+
+void Pass::start(torch::autograd::edge_list roots) {
   PassState::Actions actions;
   LocalExecutor::Reach reach;
+  std::vector<WaveMessage> messages;
   std::vector<uint64_t> numbers;
+  std::optional<Onward> plan;
   {
     MutexLock lock(mutex_);
     if (state_.ended()) return;
-    if (!header_.fast()) state_.begin_root();
-    absl::StatusOr<LocalExecutor::Reach> walked = executor_->mark_roots(std::move(roots), inputs);
+    absl::StatusOr<LocalExecutor::Reach> walked = executor_->mark_roots(std::move(roots));
     if (!walked.ok()) {
       state_.fail(here(walked.status()), actions);
     } else {
+      reach = *std::move(walked);
       state_.counted(executor_->take_counted());
+      // With inputs nothing is counted before run_roots(): it must not be taken for the end.
+      if (header_.inputs_only()) state_.counted(1);
+      if (!header_.fast() && !header_.inputs_only()) plan = plan_of(reach);
       if (header_.fast()) {
         actions.start_run = true;
-      } else {
-        reach = *std::move(walked);
-        std::vector<uint64_t> senders;
-        for (const LocalExecutor::Reached& each : reach) senders.push_back(each.node->sender().incarnation);
-        numbers = state_.end_walk(senders, actions);
+      } else if (!plan) {
+        state_.begin_root();
+        messages = wave_messages(reach);
+        numbers = state_.end_walk(receivers_of(messages), actions);
       }
     }
   }
-  if (actions.start_run) begin_fast();
-  send_marks(reach, numbers);
+  if (header_.fast()) begin_fast();
+  if (plan) start_planned(*plan, reach);
+  send_wave(std::move(messages), numbers);
+  perform(std::move(actions));
+}
+
+void Pass::start_planned(const Onward& plan, const LocalExecutor::Reach& reach) {
+  header_.set_planned(true);
+  to_proto(plan, *header_.mutable_plan());
+  absl::btree_set<uint64_t> participants, shipped_to;
+  for (const auto& [message, outputs] : plan.messages()) participants.insert(message.first);
+  for (const LocalExecutor::Reached& reached : reach.marked) {
+    shipped_to.insert(reached.node->sender().incarnation);
+  }
+  begin_planned(&shipped_to);
+  PassState::Actions actions;
+  {
+    MutexLock lock(mutex_);
+    if (state_.ended()) return;
+    state_.begin_planned({participants.begin(), participants.end()}, {shipped_to.begin(), shipped_to.end()},
+                         actions);
+  }
   perform(std::move(actions));
 }
 
 void Pass::run_roots(torch::autograd::variable_list gradients) {
-  at::AutoGradMode no_graph(false);
+  at::AutoGradMode mode(header_.create_graph());
   PassState::Actions actions;
   {
     MutexLock lock(mutex_);
     if (state_.ended()) return;
+    begin_run_locked();
     absl::Status delivered = executor_->deliver_roots(std::move(gradients));
     if (delivered.ok()) {
-      state_.ran(1, actions);
+      state_.ran(header_.inputs_only() ? 2 : 1, actions);
     } else {
       state_.fail(here(delivered), actions);
     }
@@ -151,38 +310,54 @@ void Pass::run_roots(torch::autograd::variable_list gradients) {
 
 void Pass::run(const rpc::Worker& from, const proto::Run& run, std::vector<at::Tensor> defined,
                const Reply& reply) {
-  begin_fast();
-  at::AutoGradMode no_graph(false);
+  begin();
+  at::AutoGradMode mode(header_.create_graph());
   PassState::Actions actions;
   absl::Status status;
+  // The root hears of the end of this part by the answer.
+  const bool finishes =
+      header_.planned() && from.incarnation == id_.origin && from.incarnation != self_.incarnation;
   {
     MutexLock lock(mutex_);
     status = state_.status();
+    if (status.ok()) begin_run_locked();
     if (status.ok() && state_.run_arrived(from.incarnation, run.message())) {
-      torch::autograd::variable_list gradients;
-      std::size_t next = 0;
-      for (std::size_t i = 0; i < 8 * run.defined().size(); ++i) {
-        const bool is_defined = (static_cast<uint8_t>(run.defined()[i / 8]) >> (i % 8) & 1) != 0;
-        gradients.push_back(is_defined && next < defined.size() ? std::move(defined[next++]) : at::Tensor());
-      }
-      absl::Status delivered = next == defined.size()
-                                   ? executor_->deliver_message(run.message(), std::move(gradients))
-                                   : absl::InvalidArgumentError(absl::StrCat(
-                                         "worker \"", from.name, "\" shipped more gradients than it says"));
+      absl::Status delivered = deliver_locked(from, run, std::move(defined));
       if (delivered.ok()) {
         state_.ran(1, actions);
       } else {
         state_.fail(here(delivered), actions);
       }
     }
+    if (finishes) state_.finish_asked(add_reply_locked(reply), actions);
   }
-  reply_to_run(reply, status);
+  if (!finishes) reply_to_run(reply, status);
   perform(std::move(actions));
   drain();
 }
 
+absl::Status Pass::deliver_locked(const rpc::Worker& from, const proto::Run& run,
+                                  std::vector<at::Tensor> defined) {
+  if (header_.create_graph()) {
+    GRADWIRE_RETURN_IF_ERROR(plant_recv(context_->id, self_.incarnation, from, defined, run.graph()));
+  }
+  torch::autograd::variable_list gradients;
+  std::size_t next = 0;
+  for (std::size_t i = 0; i < 8 * run.defined().size(); ++i) {
+    const bool is_defined = (static_cast<uint8_t>(run.defined()[i / 8]) >> (i % 8) & 1) != 0;
+    gradients.push_back(is_defined && next < defined.size() ? std::move(defined[next++]) : at::Tensor());
+  }
+  if (next != defined.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("worker \"", from.name, "\" shipped more gradients than it says"));
+  }
+  return executor_->deliver_message(run.message(), std::move(gradients));
+}
+
 void Pass::drain() {
-  at::AutoGradMode no_graph(false);
+  at::AutoGradMode mode(header_.create_graph());
+  // What nodes call belongs to the context too.
+  ActiveContextSlot::Scope scope(context_->active);
   PassState::Actions actions;
   mutex_.lock();
   if (!draining_) {
@@ -234,7 +409,9 @@ absl::Status Pass::keep(LocalExecutor::Task& task) {
   if (task.kept.empty()) return absl::OkStatus();
   try {
     MutexLock lock(context_->mutex);
-    for (auto& [tensor, gradient] : task.kept) accumulate(context_->gradients, tensor, std::move(gradient));
+    for (auto& [tensor, gradient] : task.kept) {
+      accumulate(apart_.contains(tensor) ? apart_ : context_->gradients, tensor, std::move(gradient));
+    }
   } catch (...) {
     return with_context(status_from_exception(std::current_exception()), "adding up the gradients of a leaf");
   }
@@ -242,10 +419,22 @@ absl::Status Pass::keep(LocalExecutor::Task& task) {
   return absl::OkStatus();
 }
 
+void Pass::keep_apart(const std::vector<at::Tensor>& tensors) {
+  MutexLock lock(context_->mutex);
+  for (const at::Tensor& tensor : tensors) apart_[tensor];
+}
+
+Gradients Pass::take_apart() {
+  MutexLock lock(context_->mutex);
+  return std::exchange(apart_, {});
+}
+
 void Pass::finish(const Reply& reply) {
+  begin();
   PassState::Actions actions;
   {
     MutexLock lock(mutex_);
+    if (!state_.ended()) begin_run_locked();
     state_.finish_asked(add_reply_locked(reply), actions);
   }
   perform(std::move(actions));

@@ -3,13 +3,17 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
+#include "absl/container/btree_set.h"
 #include "absl/container/flat_hash_map.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "autograd/context_state.h"
 #include "autograd/local_executor.h"
+#include "autograd/onward.h"
 #include "autograd/pass_state.h"
 #include "base/future.h"
 #include "base/mutex.h"
@@ -34,11 +38,15 @@ class Pass : public std::enable_shared_from_this<Pass> {
        proto::Pass header, absl::Time deadline, Ended ended);
 
   const rpc::Id& id() const { return id_; }
+  const proto::Pass& header() const { return header_; }
   const rpc::Id& context() const { return context_->id; }
 
   // ---- What other workers say (autograd.proto).
 
   void mark(const rpc::Worker& from, const proto::Mark& mark, const Reply& reply);
+  void need(const rpc::Worker& from, const proto::Needed& needed, const Reply& reply);
+  // Before the pass starts: tensors of this worker whose gradients the root asks for.
+  absl::Status add_inputs(const std::vector<at::Tensor>& inputs);
   // One for each set bit of run.defined().
   void run(const rpc::Worker& from, const proto::Run& run, std::vector<at::Tensor> defined,
            const Reply& reply);
@@ -49,33 +57,69 @@ class Pass : public std::enable_shared_from_this<Pass> {
 
   // ---- At the root.
 
-  // Starts the wave; in the fast mode there is none.
-  void start(torch::autograd::edge_list roots, const std::vector<at::Tensor>& inputs);
+  // Starts the wave, unless it is known already what it would find, or taken for granted (the fast mode).
+  void start(torch::autograd::edge_list roots);
   // Done when run_roots() may be called, or with the pass's error.
   Future<void> wave_over() const { return wave_over_.future(); }
+  // The gradients of these tensors do not go into the context but are kept here, until take_apart(). Before start().
+  void keep_apart(const std::vector<at::Tensor>& tensors);
+  Gradients take_apart();
   // Delivers the gradients of the roots and runs what can be run here.
   void run_roots(torch::autograd::variable_list gradients);
   // Done when every worker has ended its part.
   Future<void> completion() const { return completion_.future(); }
 
  private:
+  // A MARK or a NEEDED that a walk calls for.
+  struct WaveMessage {
+    uint64_t to = 0;
+    bool needed = false;
+    SentTensorsField tensors;
+  };
+  // At most one of each kind for each worker.
+  static std::vector<WaveMessage> wave_messages(const LocalExecutor::Reach& reach);
+  void send_wave(std::vector<WaveMessage> messages, const std::vector<uint64_t>& numbers);
+  // What MARK and NEEDED have in common: `walk` is called with the lock.
+  void serve_wave(const rpc::Worker& from, uint64_t number, const Reply& reply,
+                  absl::FunctionRef<absl::StatusOr<LocalExecutor::Reach>()> walk);
+  static std::vector<uint64_t> receivers_of(const std::vector<WaveMessage>& messages);
+  // The wave's outcome where those who sent what was reached have said where its gradients go on to.
+  static std::optional<Onward> plan_of(const LocalExecutor::Reach& reach);
+  void start_planned(const Onward& plan, const LocalExecutor::Reach& reach);
+  absl::Status no_such_message(uint64_t message) const;
+  // Marks what is known without being told: in the fast mode everything, else what is planned for this worker. Once.
+  void begin();
   void begin_fast();
-  void send_marks(const LocalExecutor::Reach& reach, const std::vector<uint64_t>& numbers);
+  // Adds the workers whose messages this worker received, if told where.
+  void begin_planned(absl::btree_set<uint64_t>* shipped_to);
+  absl::Status mark_planned_locked(const Onward& plan, const std::vector<std::shared_ptr<SendNode>>& nodes,
+                                   absl::btree_set<uint64_t>* shipped_to)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Everything is marked: with inputs, what has no use is known.
+  void begin_run_locked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status deliver_locked(const rpc::Worker& from, const proto::Run& run, std::vector<at::Tensor> defined)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Runs nodes until none is ready; returns at once when another thread does.
   void drain();
   absl::Status keep(LocalExecutor::Task& task);
   void ship(const RecvNode& node, torch::autograd::variable_list gradients);
   void send_finish(uint64_t incarnation);
   void send_abort(uint64_t incarnation, const absl::Status& reason);
+  void on_answer(const absl::StatusOr<proto::PassAnswer>& answer,
+                 absl::FunctionRef<void(PassState&, PassState::Actions&)> event);
   static void reply_to_run(const Reply& reply, const absl::Status& status);
-  void perform(PassState::Actions actions);
+  // `on_executor`: whether this thread may run destructors of the user's objects.
+  void perform(PassState::Actions actions, bool on_executor = true);
   uint64_t add_reply_locked(const Reply& reply) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status here(absl::Status status) const;
 
+  // Guarded by the context's mutex: undefined where no gradient has come yet.
+  Gradients apart_;
   const std::weak_ptr<rpc::Agent> agent_;
   const rpc::Worker self_;
   const std::shared_ptr<ContextState> context_;
-  const proto::Pass header_;
+  // Const once a message has been sent or has come.
+  proto::Pass header_;
   const rpc::Id id_;
   const absl::Time deadline_;
   const Ended ended_;
@@ -86,7 +130,9 @@ class Pass : public std::enable_shared_from_this<Pass> {
   std::shared_ptr<LocalExecutor> executor_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<uint64_t, Reply> replies_ ABSL_GUARDED_BY(mutex_);
   uint64_t next_reply_ ABSL_GUARDED_BY(mutex_) = 1;
-  bool fast_begun_ ABSL_GUARDED_BY(mutex_) = false;
+  bool begun_ ABSL_GUARDED_BY(mutex_) = false;
+  // A graph that could not be let go of where the part ended.
+  std::shared_ptr<LocalExecutor> spent_ ABSL_GUARDED_BY(mutex_);
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;
 
   const Promise<void> wave_over_;

@@ -1,8 +1,10 @@
 // What a pass says to other workers, and what becomes of the answers.
+#include <algorithm>
 #include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "autograd/joints.h"
 #include "autograd/pass.h"
 #include "autograd/services.h"
 #include "base/clock.h"
@@ -41,34 +43,83 @@ const absl::Status& agent_gone() {
 
 }  // namespace
 
-void Pass::send_marks(const LocalExecutor::Reach& reach, const std::vector<uint64_t>& numbers) {
+std::vector<Pass::WaveMessage> Pass::wave_messages(const LocalExecutor::Reach& reach) {
+  std::vector<WaveMessage> messages;
+  const auto add = [&](uint64_t to, bool needed, uint64_t message, const std::vector<uint32_t>& outputs) {
+    auto found = std::find_if(messages.begin(), messages.end(), [&](const WaveMessage& each) {
+      return each.to == to && each.needed == needed;
+    });
+    if (found == messages.end()) found = messages.insert(messages.end(), {to, needed, {}});
+    proto::SentTensors& tensors = *found->tensors.Add();
+    tensors.set_message(message);
+    tensors.mutable_outputs()->Add(outputs.begin(), outputs.end());
+  };
+  for (const LocalExecutor::Reached& each : reach.marked) {
+    add(each.node->sender().incarnation, false, each.node->message(), each.outputs);
+  }
+  for (const LocalExecutor::Needed& each : reach.needed) {
+    add(each.node->receiver(), true, each.node->message(), each.outputs);
+  }
+  return messages;
+}
+
+std::vector<uint64_t> Pass::receivers_of(const std::vector<WaveMessage>& messages) {
+  std::vector<uint64_t> receivers;
+  for (const WaveMessage& message : messages) receivers.push_back(message.to);
+  return receivers;
+}
+
+void Pass::send_wave(std::vector<WaveMessage> messages, const std::vector<uint64_t>& numbers) {
   std::shared_ptr<rpc::Agent> agent = agent_.lock();
   if (agent == nullptr) return abort(agent_gone());
   // No numbers: the pass has ended.
   for (std::size_t i = 0; i < numbers.size(); ++i) {
-    const RecvNode& node = *reach[i].node;
     const uint64_t number = numbers[i];
-    proto::Mark mark;
-    *mark.mutable_pass() = header_;
-    mark.set_number(number);
-    mark.set_message(node.message());
-    for (uint32_t output : reach[i].outputs) mark.add_outputs(output);
+    absl::StatusOr<rpc::Worker> to = agent->find_worker_by_incarnation(messages[i].to);
+    if (!to.ok()) {
+      return abort(absl::UnavailableError(absl::StrCat("a worker was lost: ", to.status().message())));
+    }
+    std::string body;
+    if (messages[i].needed) {
+      proto::Needed needed;
+      *needed.mutable_pass() = header_;
+      needed.set_number(number);
+      needed.mutable_needed()->Swap(&messages[i].tensors);
+      body = needed.SerializeAsString();
+    } else {
+      proto::Mark mark;
+      *mark.mutable_pass() = header_;
+      mark.set_number(number);
+      mark.mutable_marked()->Swap(&messages[i].tensors);
+      body = mark.SerializeAsString();
+    }
     agent
-        ->call_service(node.sender(), kMarkService, mark.SerializeAsString(), nullptr,
+        ->call_service(*to, messages[i].needed ? kNeededService : kMarkService, std::move(body), nullptr,
                        {.deadline = deadline_, .repeat = true})
-        .on_ready([self = shared_from_this(), number,
-                   to = node.sender().name](const absl::StatusOr<rpc::ServiceReply>& reply) {
-          absl::StatusOr<proto::PassAnswer> answer = read(reply, "backward at", to);
-          if (!answer.ok()) return self->abort(answer.status());
-          PassState::Actions actions;
-          {
-            MutexLock lock(self->mutex_);
-            self->state_.mark_answered(number, {answer->participants().begin(), answer->participants().end()},
-                                       actions);
-          }
-          self->perform(std::move(actions));
+        .on_ready_inline([self = shared_from_this(), number,
+                          name = to->name](const absl::StatusOr<rpc::ServiceReply>& reply) {
+          absl::StatusOr<proto::PassAnswer> answer = read(reply, "backward at", name);
+          self->on_answer(answer, [&](PassState& state, PassState::Actions& actions) {
+            state.mark_answered(number, {answer->participants().begin(), answer->participants().end()},
+                                actions);
+          });
         });
   }
+}
+
+// On any thread: what must not happen there waits (perform()).
+void Pass::on_answer(const absl::StatusOr<proto::PassAnswer>& answer,
+                     absl::FunctionRef<void(PassState&, PassState::Actions&)> event) {
+  PassState::Actions actions;
+  {
+    MutexLock lock(mutex_);
+    if (answer.ok()) {
+      event(state_, actions);
+    } else {
+      state_.fail(answer.status(), actions);
+    }
+  }
+  perform(std::move(actions), /*on_executor=*/false);
 }
 
 void Pass::ship(const RecvNode& node, torch::autograd::variable_list gradients) {
@@ -85,19 +136,23 @@ void Pass::ship(const RecvNode& node, torch::autograd::variable_list gradients) 
     tensors->add(std::move(gradients[i]), /*give_away=*/true);
   }
   run.set_defined(std::move(defined));
+  if (header_.create_graph()) {
+    plant_send(*context_, self_.incarnation, node.sender().incarnation, tensors->tensors,
+               *run.mutable_graph());
+  }
   const rpc::Worker to = node.sender();
   agent
       ->call_service(to, kRunService, run.SerializeAsString(), std::move(tensors),
                      {.deadline = deadline_, .repeat = true})
-      .on_ready([self = shared_from_this(), to](const absl::StatusOr<rpc::ServiceReply>& reply) {
-        absl::StatusOr<proto::PassAnswer> answer = read(reply, "shipping gradients to", to.name);
-        if (!answer.ok()) return self->abort(answer.status());
-        PassState::Actions actions;
-        {
-          MutexLock lock(self->mutex_);
-          self->state_.shipping_answered(to.incarnation, actions);
-        }
-        self->perform(std::move(actions));
+      .on_ready_inline([self = shared_from_this(), to](const absl::StatusOr<rpc::ServiceReply>& reply) {
+        // The answer to the root of a planned pass is that to FINISH, and comes when that part has ended.
+        const bool finished = self->header_.planned() && self->id_.origin == self->self_.incarnation &&
+                              to.incarnation != self->self_.incarnation;
+        self->on_answer(read(reply, "shipping gradients to", to.name),
+                        [&](PassState& state, PassState::Actions& actions) {
+                          state.shipping_answered(to.incarnation, actions);
+                          if (finished) state.finish_answered(to.incarnation, {}, actions);
+                        });
       });
 }
 
@@ -112,17 +167,13 @@ void Pass::send_finish(uint64_t incarnation) {
   agent
       ->call_service(*to, kFinishService, finish.SerializeAsString(), nullptr,
                      {.deadline = deadline_, .repeat = true})
-      .on_ready([self = shared_from_this(), incarnation,
-                 name = to->name](const absl::StatusOr<rpc::ServiceReply>& reply) {
+      .on_ready_inline([self = shared_from_this(), incarnation,
+                        name = to->name](const absl::StatusOr<rpc::ServiceReply>& reply) {
         absl::StatusOr<proto::PassAnswer> answer = read(reply, "backward at", name);
-        if (!answer.ok()) return self->abort(answer.status());
-        PassState::Actions actions;
-        {
-          MutexLock lock(self->mutex_);
-          self->state_.finish_answered(incarnation,
-                                       {answer->shipped_to().begin(), answer->shipped_to().end()}, actions);
-        }
-        self->perform(std::move(actions));
+        self->on_answer(answer, [&](PassState& state, PassState::Actions& actions) {
+          state.finish_answered(incarnation, {answer->shipped_to().begin(), answer->shipped_to().end()},
+                                actions);
+        });
       });
 }
 
@@ -144,7 +195,7 @@ void Pass::reply_to_run(const Reply& reply, const absl::Status& status) {
   reply(status.ok() ? rpc::ServiceReply() : failure(status));
 }
 
-void Pass::perform(PassState::Actions actions) {
+void Pass::perform(PassState::Actions actions, bool on_executor) {
   std::vector<std::pair<Reply, rpc::ServiceReply>> replies;
   std::shared_ptr<LocalExecutor> graph;
   {
@@ -166,7 +217,8 @@ void Pass::perform(PassState::Actions actions) {
       owe(each.reply, rpc::ServiceReply{answer.SerializeAsString(), nullptr});
     }
     for (uint64_t number : actions.failed_replies) owe(number, failure(actions.status));
-    if (actions.ended) graph = std::move(executor_);
+    if (actions.ended) spent_ = std::move(executor_);
+    if (on_executor) graph = std::move(spent_);
   }
   // With the graph go objects of the user's: not under the lock.
   graph.reset();

@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "autograd/deliberate_bug.h"
+
 namespace gradwire::autograd {
 namespace {
 
@@ -15,7 +17,7 @@ PassState::PassState(Options options) : options_(options), running_(options.fast
 }
 
 bool PassState::begin_mark(uint64_t from, uint64_t number, uint64_t reply, Actions& actions) {
-  if (!status_.ok()) {
+  if (!status_.ok() && !deliberate_bug(DeliberateBug::kServeFailed)) {
     actions.failed_replies.push_back(reply);
     actions.status = status_;
     return false;
@@ -36,7 +38,7 @@ bool PassState::begin_mark(uint64_t from, uint64_t number, uint64_t reply, Actio
   }
   if (wave.answered) {
     actions.mark_answers.push_back({reply, {wave.participants.begin(), wave.participants.end()}});
-  } else {
+  } else if (!deliberate_bug(DeliberateBug::kAnswerFirstOnly)) {
     wave.replies.push_back(reply);
   }
   return false;
@@ -56,7 +58,11 @@ std::vector<uint64_t> PassState::end_walk(const std::vector<uint64_t>& marked, A
   for (uint64_t worker : marked) {
     numbers.push_back(next_mark_++);
     sent_marks_.emplace(numbers.back(), walking_);
-    ++wave.unanswered;
+    if (deliberate_bug(DeliberateBug::kForgetBackward) && worker == walking_.first) {
+      sent_marks_.erase(numbers.back());
+    } else {
+      ++wave.unanswered;
+    }
     if (worker != options_.self) {
       reached_.insert(worker);
       partners_.insert(worker);
@@ -72,13 +78,16 @@ void PassState::mark_answered(uint64_t number, const std::vector<uint64_t>& part
   const WaveKey key = sent->second;
   sent_marks_.erase(sent);
   Wave& wave = waves_[key];
-  wave.participants.insert(participants.begin(), participants.end());
+  if (!deliberate_bug(DeliberateBug::kForgetParticipants)) {
+    wave.participants.insert(participants.begin(), participants.end());
+  }
   --wave.unanswered;
   finish_wave_if_over(wave, key == kRootWalk, actions);
 }
 
 void PassState::finish_wave_if_over(Wave& wave, bool root, Actions& actions) {
-  if (!wave.walked || wave.unanswered > 0 || wave.answered) return;
+  const bool waits = wave.unanswered > 0 && !deliberate_bug(DeliberateBug::kAnswerMarkEarly);
+  if (!wave.walked || waits || wave.answered) return;
   wave.answered = true;
   for (uint64_t reply : wave.replies) {
     actions.mark_answers.push_back({reply, {wave.participants.begin(), wave.participants.end()}});
@@ -91,6 +100,21 @@ void PassState::finish_wave_if_over(Wave& wave, bool root, Actions& actions) {
   end_if_done(actions);
 }
 
+void PassState::begin_planned(const std::vector<uint64_t>& participants,
+                              const std::vector<uint64_t>& shipped_to, Actions& actions) {
+  running_ = true;
+  actions.start_run = true;
+  for (uint64_t worker : shipped_to) {
+    if (worker == options_.self || !asked_.insert(worker).second) continue;
+    reached_.insert(worker);
+    partners_.insert(worker);
+  }
+  if (!deliberate_bug(DeliberateBug::kAskNeighboursOnly)) {
+    for (uint64_t worker : participants) ask_to_finish(worker, actions);
+  }
+  end_if_done(actions);
+}
+
 void PassState::ran(uint64_t n, Actions& actions) {
   remaining_ -= n;
   end_if_done(actions);
@@ -99,7 +123,7 @@ void PassState::ran(uint64_t n, Actions& actions) {
 bool PassState::run_arrived(uint64_t from, uint64_t message) {
   if (ended_) return false;
   if (from != options_.self) partners_.insert(from);
-  return arrived_.insert(message).second;
+  return arrived_.insert(message).second || deliberate_bug(DeliberateBug::kCountRunTwice);
 }
 
 void PassState::shipping(uint64_t to) {
@@ -122,7 +146,7 @@ void PassState::finish_asked(uint64_t reply, Actions& actions) {
   if (!status_.ok()) {
     actions.failed_replies.push_back(reply);
     actions.status = status_;
-  } else if (ended_) {
+  } else if (ended_ || deliberate_bug(DeliberateBug::kFinishAtOnce)) {
     actions.finish_answers.push_back({reply, shipped_to()});
   } else {
     finish_replies_.push_back(reply);
@@ -145,7 +169,8 @@ void PassState::ask_to_finish(uint64_t worker, Actions& actions) {
 }
 
 void PassState::end_if_done(Actions& actions) {
-  if (ended_ || remaining_ > 0 || unanswered_shipments_ > 0) return;
+  if (ended_ || remaining_ > 0) return;
+  if (unanswered_shipments_ > 0 && !deliberate_bug(DeliberateBug::kEndWhileShipping)) return;
   if (options_.root == options_.self) {
     if (!running_ || finished_.size() < asked_.size()) return;
   } else if (finish_replies_.empty()) {
@@ -163,17 +188,21 @@ void PassState::fail(absl::Status status, Actions& actions) {
   status_ = std::move(status);
   actions.ended = true;
   actions.status = status_;
-  actions.abort.assign(reached_.begin(), reached_.end());
+  if (options_.root == options_.self || !deliberate_bug(DeliberateBug::kKeepAbort)) {
+    actions.abort.assign(reached_.begin(), reached_.end());
+  }
   for (auto& [key, wave] : waves_) {
     actions.failed_replies.insert(actions.failed_replies.end(), wave.replies.begin(), wave.replies.end());
     wave.replies.clear();
   }
+  if (deliberate_bug(DeliberateBug::kFailSilently)) return;
   actions.failed_replies.insert(actions.failed_replies.end(), finish_replies_.begin(), finish_replies_.end());
   finish_replies_.clear();
 }
 
 void PassState::worker_lost(uint64_t worker, const absl::Status& status, Actions& actions) {
   if (!partners_.contains(worker)) return;
+  if (worker != options_.root && deliberate_bug(DeliberateBug::kIgnoreLostPartner)) return;
   reached_.erase(worker);
   fail(status, actions);
 }

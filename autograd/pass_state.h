@@ -15,7 +15,7 @@ namespace gradwire::autograd {
 
 // One worker's part in the protocol of a backward pass (proto/autograd.proto): events in, actions out. It
 // knows nothing of tensors; workers are incarnations; `reply` numbers stand for answers that are owed and are
-// the caller's own.
+// the caller's own. NEEDED is to it what MARK is: a message of the wave.
 //
 // States: the wave is under way; the pass runs; ended, well or not. Once ended nothing more comes out of it
 // but answers to messages that arrive again. Not thread-safe.
@@ -65,6 +65,11 @@ class PassState {
   // number for each: the MARK's own. With an error of the walk the pass fails.
   std::vector<uint64_t> end_walk(const std::vector<uint64_t>& marked, Actions& actions);
   void mark_answered(uint64_t number, const std::vector<uint64_t>& participants, Actions& actions);
+
+  // At the root, instead of a wave: who will take part is known. Those in `shipped_to` hear of the pass from the root's
+  // own gradients, whose answer then is that to FINISH; the others are asked.
+  void begin_planned(const std::vector<uint64_t>& participants, const std::vector<uint64_t>& shipped_to,
+                     Actions& actions);
 
   // ---- The run.
 

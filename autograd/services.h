@@ -12,6 +12,7 @@ enum : uint32_t {
   kAbortService = 19,
   kCleanupService = 20,
   kAdmittedService = 21,
+  kNeededService = 22,
 };
 
 }  // namespace gradwire::autograd

@@ -10,6 +10,7 @@
 #include "rpc/codec.h"
 #include "rpc/rref/handle.h"
 #include "rpc/rref/service.h"
+#include "rpc/rref_backward.h"
 #include "rpc/type_ops.h"
 
 namespace gradwire::rpc {
@@ -72,6 +73,16 @@ class RRef {
     RRef copy = *this;
     copy.timeout_ = timeout;
     return copy;
+  }
+
+  // Of a tensor alone: the backward pass from the value, run by its owner, in an autograd context (the object or its
+  // id). FailedPrecondition in a program without //autograd; else the errors of autograd::backward.
+  template <class C>
+  void backward(const C& context, bool retain_graph = false) const {
+    if (rref_backward() == nullptr) {
+      throw Error(absl::FailedPreconditionError("RRef::backward needs //autograd, which is not linked in"));
+    }
+    rref_backward()(*this, autograd_context_id(context), retain_graph);
   }
 
   const std::shared_ptr<RRefHandle>& handle() const { return handle_; }

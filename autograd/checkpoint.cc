@@ -1,0 +1,119 @@
+#include "autograd/checkpoint.h"
+
+#include <ATen/core/grad_mode.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/functions/utils.h>
+#include <torch/csrc/autograd/saved_variable.h>
+
+#include <memory>
+#include <stdexcept>
+#include <utility>
+
+#include "autograd/active_context.h"
+#include "autograd/autograd.h"
+
+namespace gradwire::autograd {
+namespace {
+
+using torch::autograd::SavedVariable;
+using torch::autograd::variable_list;
+using Function = std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>&)>;
+
+class CheckpointNode : public torch::autograd::Node {
+ public:
+  CheckpointNode(torch::autograd::edge_list edges, Function function, const std::vector<at::Tensor>& inputs)
+      : Node(std::move(edges)), function_(std::move(function)) {
+    for (const at::Tensor& input : inputs) inputs_.emplace_back(input, /*is_output=*/false);
+  }
+
+  std::string name() const override { return "GradwireCheckpoint"; }
+
+  void release_variables() override {
+    for (SavedVariable& input : inputs_) input.reset_data();
+    released_ = true;
+  }
+
+  variable_list apply(variable_list&& gradients) override {
+    if (at::GradMode::is_enabled())
+      throw std::runtime_error("checkpoint() cannot be differentiated twice (create_graph)");
+    if (released_) {
+      throw std::runtime_error(
+          "the backward of checkpoint() a second time: its inputs have been let go of; use retain_graph the "
+          "first "
+          "time");
+    }
+    std::vector<at::Tensor> inputs;
+    for (const SavedVariable& saved : inputs_) {
+      const at::Tensor input = saved.unpack();
+      inputs.push_back(input.defined() ? input.detach().set_requires_grad(input.requires_grad()) : input);
+    }
+    std::vector<at::Tensor> outputs;
+    {
+      at::AutoGradMode record(true);
+      outputs = function_(inputs);
+    }
+    if (outputs.size() != gradients.size())
+      throw std::runtime_error("the function of checkpoint() gave another number of results the second time");
+    std::vector<at::Tensor> roots, root_gradients;
+    for (std::size_t i = 0; i < outputs.size(); ++i) {
+      if (!gradients[i].defined() || !outputs[i].requires_grad()) continue;
+      roots.push_back(outputs[i]);
+      root_gradients.push_back(gradients[i]);
+    }
+    variable_list results(inputs.size());
+    if (!roots.empty()) run(roots, root_gradients, inputs, results);
+    return results;
+  }
+
+ private:
+  static void run(const std::vector<at::Tensor>& roots, const std::vector<at::Tensor>& root_gradients,
+                  const std::vector<at::Tensor>& inputs, variable_list& results) {
+    const auto active = ActiveContextSlot::get();
+    if (active == nullptr) {
+      torch::autograd::backward(roots, root_gradients);
+      for (std::size_t i = 0; i < inputs.size(); ++i) {
+        if (inputs[i].defined() && inputs[i].requires_grad()) results[i] = inputs[i].grad();
+      }
+      return;
+    }
+    std::vector<at::Tensor> apart;
+    for (const at::Tensor& input : inputs) {
+      if (input.defined() && input.requires_grad()) apart.push_back(input);
+    }
+    std::vector<at::Tensor> gradients = backward_apart(active->id, roots, root_gradients, apart);
+    auto next = gradients.begin();
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      if (inputs[i].defined() && inputs[i].requires_grad()) results[i] = std::move(*next++);
+    }
+  }
+
+  const Function function_;
+  std::vector<SavedVariable> inputs_;
+  bool released_ = false;
+};
+
+}  // namespace
+
+std::vector<at::Tensor> checkpoint(Function function, std::vector<at::Tensor> inputs) {
+  std::vector<at::Tensor> outputs;
+  {
+    at::AutoGradMode record(false);
+    outputs = function(inputs);
+  }
+  if (!at::GradMode::is_enabled()) return outputs;
+  bool any = false;
+  for (const at::Tensor& input : inputs) any |= input.defined() && input.requires_grad();
+  if (!any) return outputs;
+  auto node = std::shared_ptr<CheckpointNode>(
+      new CheckpointNode(torch::autograd::collect_next_edges(inputs), std::move(function), inputs),
+      torch::autograd::deleteNode);
+  for (at::Tensor& output : outputs) {
+    // A result that is an input, or a view of one, would otherwise change the history of that.
+    if (output.defined()) output = output.detach();
+    torch::autograd::set_history(output, node);
+  }
+  return outputs;
+}
+
+}  // namespace gradwire::autograd

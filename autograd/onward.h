@@ -1,0 +1,43 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/container/btree_map.h"
+#include "absl/container/btree_set.h"
+#include "google/protobuf/repeated_ptr_field.h"
+#include "proto/value.pb.h"
+
+namespace gradwire::autograd {
+
+// Sent tensors, at any distance, that a gradient goes on to (proto/value.proto, Onward). As a whole it is the plan of
+// a backward pass: what its wave of MARKs would find.
+class Onward {
+ public:
+  // More tensors than this are not told of.
+  static constexpr std::size_t kMaxTensors = 64;
+  // Sender's incarnation and message.
+  using Message = std::pair<uint64_t, uint64_t>;
+  using Messages = absl::btree_map<Message, absl::btree_set<uint32_t>>;
+
+  void add(uint64_t sender, uint64_t message, uint32_t output);
+  void add(const Onward& other);
+  bool contains(uint64_t sender, uint64_t message, uint32_t output) const;
+
+  std::size_t tensors() const { return tensors_; }
+  const Messages& messages() const { return messages_; }
+
+ private:
+  Messages messages_;
+  std::size_t tensors_ = 0;
+};
+
+using SentTensorsField = google::protobuf::RepeatedPtrField<proto::SentTensors>;
+void to_proto(const Onward& onward, SentTensorsField& out);
+// Nothing when there are too many.
+std::optional<Onward> onward_from_proto(const SentTensorsField& in);
+
+}  // namespace gradwire::autograd
