@@ -1,6 +1,7 @@
+// Several trainers on the same parameters.
 #include "autograd/distributed_optimizer.h"
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <atomic>
 #include <functional>
@@ -71,60 +72,6 @@ Tensor batch(int trainer, int step) {
 void random_delay(std::mt19937& random) {
   // What is tested is what happens when things take unequally long.
   std::this_thread::sleep_for(std::chrono::microseconds(random() % 1500));
-}
-
-// One trainer, parameters on two owners: as if they were here.
-template <class O>
-void expect_same_as_here(typename OptimizerTraits<O>::Options options) {
-  Group group(3);
-  AgentGuard guard(group[0]);
-  torch::manual_seed(4);
-  Tensor a = torch::randn({6}).requires_grad_(), b = torch::randn({6}).requires_grad_();
-  RRef<Server> first = group[0]->remote<Server>("worker1", a);
-  RRef<Server> second = group[0]->remote<Server>("worker2", b);
-  DistributedOptimizer<O> optimizer(
-      {first.rpc_sync<&Server::parameter>(), second.rpc_sync<&Server::parameter>()}, options);
-  O here(std::vector<Tensor>{a, b}, options);
-  for (int step = 0; step < 5; ++step) {
-    Context context;
-    Tensor x = batch(0, step);
-    backward(context, {second.rpc_sync<&Server::forward>(first.rpc_sync<&Server::forward>(x)).sum()});
-    optimizer.step(context);
-    here.zero_grad();
-    forward_here(forward_here(x, a), b).sum().backward();
-    here.step();
-    EXPECT_TRUE(torch::equal(first.rpc_sync<&Server::value>(), a.detach())) << step;
-    EXPECT_TRUE(torch::equal(second.rpc_sync<&Server::value>(), b.detach())) << step;
-  }
-}
-
-TEST(DistributedOptimizer, SgdStepsAsInOneProcess) {
-  expect_same_as_here<torch::optim::SGD>(
-      torch::optim::SGDOptions(0.1).momentum(0.9).weight_decay(0.01).nesterov(true));
-}
-TEST(DistributedOptimizer, AdamStepsAsInOneProcess) {
-  expect_same_as_here<torch::optim::Adam>(torch::optim::AdamOptions(0.05).amsgrad(true));
-}
-TEST(DistributedOptimizer, AdamWStepsAsInOneProcess) {
-  expect_same_as_here<torch::optim::AdamW>(torch::optim::AdamWOptions(0.05).weight_decay(0.1));
-}
-TEST(DistributedOptimizer, AdagradStepsAsInOneProcess) {
-  expect_same_as_here<torch::optim::Adagrad>(torch::optim::AdagradOptions(0.05).lr_decay(0.1));
-}
-TEST(DistributedOptimizer, RmsPropStepsAsInOneProcess) {
-  expect_same_as_here<torch::optim::RMSprop>(torch::optim::RMSpropOptions(0.01).centered(true).momentum(0.5));
-}
-
-TEST(DistributedOptimizer, LbfgsSaysWhyItCannotStep) {
-  Group group(2);
-  AgentGuard guard(group[0]);
-  RRef<Server> server = group[0]->remote<Server>("worker1", torch::ones({2}));
-  DistributedOptimizer<torch::optim::LBFGS> optimizer({server.rpc_sync<&Server::parameter>()},
-                                                      torch::optim::LBFGSOptions(0.1));
-  Context context;
-  const absl::Status status = error_of([&] { optimizer.step(context); });
-  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("closure"));
 }
 
 // The servers of a test, by worker: every trainer asks for its own reference.
@@ -292,6 +239,7 @@ TEST_F(Trainers, HogwildNeitherWaitsNorGathers) {
         {.consistency = Consistency::kHogwild, .name = "hogwild"});
     for (int step = 0; step < 10; ++step) {
       Context context;
+      backward(context, {server.rpc_sync<&Server::forward>(batch(t, step)).sum()});
       // A forward without its backward stops nobody.
       Tensor unused = server.rpc_sync<&Server::forward>(batch(t, step));
       optimizer.step(context);
@@ -317,12 +265,14 @@ TEST_F(Trainers, StepThatWaitsInVainEndsWithItsDeadline) {
         ScopedExecutionState clean{ExecutionState()};
         AgentGuard step_guard(group[1]);
         Context context;
+        backward(context, {server.rpc_sync<&Server::forward>(batch(1, 0)).sum()});
         EXPECT_EQ(error_of([&] { optimizer.step(context); }).code(), absl::StatusCode::kDeadlineExceeded);
       }
     });
     other.join();
     // Its context is gone, so is what the step waited for.
     Context context;
+    backward(context, {server.rpc_sync<&Server::forward>(batch(1, 0)).sum()});
     optimizer.step(context);
   }
   forget();
@@ -389,38 +339,6 @@ TEST(DistributedOptimizer, SharedNameWithOtherSettingsIsRefused) {
   EXPECT_EQ(make(server, Consistency::kWait), absl::StatusCode::kOk);
   EXPECT_EQ(make(server, Consistency::kHogwild), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(make(another, Consistency::kWait), absl::StatusCode::kInvalidArgument);
-}
-
-TEST(DistributedOptimizer, ClippingTakesAllOwnersGradientsAsOneVector) {
-  Group group(3);
-  AgentGuard guard(group[0]);
-  Tensor a = torch::linspace(1, 2, 6).requires_grad_(), b = torch::linspace(-2, 2, 6).requires_grad_();
-  RRef<Server> first = group[0]->remote<Server>("worker1", a),
-               second = group[0]->remote<Server>("worker2", b);
-  std::vector<RRef<Tensor>> parameters{first.rpc_sync<&Server::parameter>(),
-                                       second.rpc_sync<&Server::parameter>()};
-  Context context;
-  Tensor x = batch(0, 0);
-  backward(context, {second.rpc_sync<&Server::forward>(first.rpc_sync<&Server::forward>(x)).sum()});
-  forward_here(forward_here(x, a), b).sum().backward();
-  const double norm = clip_grad_norm_(context, parameters, 0.5);
-  EXPECT_NEAR(norm, torch::nn::utils::clip_grad_norm_({a, b}, 0.5), 1e-5);
-  EXPECT_TRUE(torch::allclose(first.rpc_sync<&Server::gradient>(context.id()), a.grad()));
-  EXPECT_TRUE(torch::allclose(second.rpc_sync<&Server::gradient>(context.id()), b.grad()));
-  EXPECT_NEAR(clip_grad_norm_(context, parameters, 100), 0.5, 1e-5);
-}
-
-TEST(DistributedOptimizer, LearningRateReachesEveryOwner) {
-  Group group(2);
-  AgentGuard guard(group[0]);
-  RRef<Server> server = group[0]->remote<Server>("worker1", torch::ones({6}));
-  DistributedOptimizer<torch::optim::SGD> optimizer({server.rpc_sync<&Server::parameter>()},
-                                                    torch::optim::SGDOptions(0.1));
-  optimizer.set_learning_rate(0);
-  Context context;
-  backward(context, {server.rpc_sync<&Server::forward>(batch(0, 0)).sum()});
-  optimizer.step(context);
-  EXPECT_TRUE(torch::equal(server.rpc_sync<&Server::value>(), torch::ones({6})));
 }
 
 }  // namespace

@@ -34,14 +34,17 @@ std::size_t Gate::forwarding() const {
 }
 
 void Gate::request(const rpc::Id& context, bool admitted, absl::Time deadline, Proceed proceed) {
-  enter(context, false, admitted, deadline, std::move(proceed));
+  enter(context, nullptr, admitted, deadline, std::move(proceed));
 }
 
-void Gate::step(const rpc::Id& context, absl::Time deadline, Proceed proceed) {
-  enter(context, true, false, deadline, std::move(proceed));
+void Gate::step(const rpc::Id& context, const StepGate::Parameters& parameters, absl::Time deadline,
+                Proceed proceed) {
+  enter(context, parameters, false, deadline, std::move(proceed));
 }
 
-void Gate::enter(const rpc::Id& context, bool is_step, bool admitted, absl::Time deadline, Proceed proceed) {
+void Gate::enter(const rpc::Id& context, const StepGate::Parameters& stepped, bool admitted,
+                 absl::Time deadline, Proceed proceed) {
+  const bool is_step = stepped != nullptr;
   Waiters passed;
   absl::Status stopped;
   uint64_t ticket = 0;
@@ -52,7 +55,8 @@ void Gate::enter(const rpc::Id& context, bool is_step, bool admitted, absl::Time
     if (stopped.ok()) {
       ticket = next_ticket_++;
       waiters_.emplace(ticket, Waiter{std::move(proceed), context, 0, deadline, is_step});
-      passed = take_locked(is_step ? gate_.step(ticket, context) : gate_.request(ticket, context, admitted));
+      passed = take_locked(is_step ? gate_.step(ticket, context, stepped)
+                                   : gate_.request(ticket, context, admitted));
       waits = waiters_.contains(ticket);
     }
   }
@@ -94,11 +98,11 @@ void Gate::give_up(uint64_t ticket) {
   run(std::move(passed), absl::OkStatus());
 }
 
-void Gate::step_ended() {
+void Gate::step_ended(const StepGate::Parameters& parameters) {
   Waiters waiters;
   {
     MutexLock lock(mutex_);
-    waiters = take_locked(gate_.step_ended());
+    waiters = take_locked(gate_.step_ended(parameters));
   }
   run(std::move(waiters), absl::OkStatus());
 }

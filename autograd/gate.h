@@ -35,9 +35,10 @@ class Gate : public std::enable_shared_from_this<Gate> {
 
   // `proceed` gets OK, DeadlineExceeded, or what shutdown() or released() says.
   void request(const rpc::Id& context, bool admitted, absl::Time deadline, Proceed proceed);
-  // After OK step_ended() must follow.
-  void step(const rpc::Id& context, absl::Time deadline, Proceed proceed);
-  void step_ended();
+  // After OK step_ended() must follow, with the same `parameters`.
+  void step(const rpc::Id& context, const StepGate::Parameters& parameters, absl::Time deadline,
+            Proceed proceed);
+  void step_ended(const StepGate::Parameters& parameters);
 
   void admitted(const rpc::Id& context);
   // A pass of the context has ended here.
@@ -58,7 +59,9 @@ class Gate : public std::enable_shared_from_this<Gate> {
   };
   using Waiters = std::vector<Waiter>;
 
-  void enter(const rpc::Id& context, bool is_step, bool admitted, absl::Time deadline, Proceed proceed);
+  // `stepped`: nullptr for a request.
+  void enter(const rpc::Id& context, const StepGate::Parameters& stepped, bool admitted, absl::Time deadline,
+             Proceed proceed);
   void give_up(uint64_t ticket);
   Waiters take_locked(const StepGate::Tickets& tickets) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void run(Waiters waiters, const absl::Status& status);

@@ -19,21 +19,24 @@ namespace gradwire::autograd {
 
 // What an optimizer is constructed with, and its name on the wire. Specialise it, and Codec for the options,
 // for an optimizer of your own; then GRADWIRE_OPTIMIZER(MyOptimizer) in a library that both programs link.
+// It is constructed from (std::vector<OptimizerParamGroup>, Options), or, without groups, from
+// (std::vector<Tensor>, Options). kNeedsClosure = true: its step() asks for the loss.
 template <class O>
 struct OptimizerTraits;
 
-#define GRADWIRE_STOCK_OPTIMIZER_(O)          \
-  template <>                                 \
-  struct OptimizerTraits<torch::optim::O> {   \
-    using Options = torch::optim::O##Options; \
-    static const char* name() { return #O; }  \
+#define GRADWIRE_STOCK_OPTIMIZER_(O, needs_closure)        \
+  template <>                                              \
+  struct OptimizerTraits<torch::optim::O> {                \
+    using Options = torch::optim::O##Options;              \
+    static const char* name() { return #O; }               \
+    static constexpr bool kNeedsClosure = (needs_closure); \
   };
-GRADWIRE_STOCK_OPTIMIZER_(SGD)
-GRADWIRE_STOCK_OPTIMIZER_(Adam)
-GRADWIRE_STOCK_OPTIMIZER_(AdamW)
-GRADWIRE_STOCK_OPTIMIZER_(Adagrad)
-GRADWIRE_STOCK_OPTIMIZER_(RMSprop)
-GRADWIRE_STOCK_OPTIMIZER_(LBFGS)
+GRADWIRE_STOCK_OPTIMIZER_(SGD, false)
+GRADWIRE_STOCK_OPTIMIZER_(Adam, false)
+GRADWIRE_STOCK_OPTIMIZER_(AdamW, false)
+GRADWIRE_STOCK_OPTIMIZER_(Adagrad, false)
+GRADWIRE_STOCK_OPTIMIZER_(RMSprop, false)
+GRADWIRE_STOCK_OPTIMIZER_(LBFGS, true)
 #undef GRADWIRE_STOCK_OPTIMIZER_
 
 }  // namespace gradwire::autograd

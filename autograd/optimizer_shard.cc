@@ -1,17 +1,17 @@
 #include "autograd/optimizer_shard.h"
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/linalg_vector_norm.h>
 
 #include <algorithm>
-#include <cmath>
+#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
-#include "base/clock.h"
+#include "autograd/optimizer_closure.h"
 #include "base/error.h"
+#include "rpc/call.h"
 #include "rpc/call_context.h"
+#include "rpc/tensor_codec.h"
 
 namespace gradwire::autograd {
 namespace {
@@ -30,15 +30,13 @@ Engine& engine_of(const std::weak_ptr<rpc::Agent>& weak, std::shared_ptr<rpc::Ag
 // Puts gradients into .grad for a scope.
 class GradientSwap {
  public:
-  GradientSwap(const std::vector<at::Tensor>& parameters, const std::vector<at::Tensor>& gradients)
-      : parameters_(parameters) {
-    for (std::size_t i = 0; i < parameters.size(); ++i) {
-      previous_.push_back(parameters[i].grad());
-      parameters[i].mutable_grad() = gradients[i];
-    }
+  explicit GradientSwap(const std::vector<at::Tensor>& parameters) : parameters_(parameters) {
+    for (const at::Tensor& parameter : parameters) previous_.push_back(parameter.grad());
   }
-  ~GradientSwap() {
-    for (std::size_t i = 0; i < parameters_.size(); ++i) parameters_[i].mutable_grad() = previous_[i];
+  ~GradientSwap() { set(previous_); }
+
+  void set(const std::vector<at::Tensor>& gradients) {
+    for (std::size_t i = 0; i < parameters_.size(); ++i) parameters_[i].mutable_grad() = gradients[i];
   }
 
  private:
@@ -46,34 +44,101 @@ class GradientSwap {
   std::vector<at::Tensor> previous_;
 };
 
+bool any_defined(const std::vector<at::Tensor>& tensors) {
+  return std::any_of(tensors.begin(), tensors.end(), [](const at::Tensor& each) { return each.defined(); });
+}
+
+std::vector<at::Tensor> flatten(const std::vector<std::vector<at::Tensor>>& groups) {
+  std::vector<at::Tensor> all;
+  for (const auto& group : groups) all.insert(all.end(), group.begin(), group.end());
+  return all;
+}
+
+std::shared_ptr<const std::vector<uintptr_t>> addresses_of(const std::vector<at::Tensor>& tensors) {
+  std::vector<uintptr_t> addresses;
+  for (const at::Tensor& each : tensors) {
+    addresses.push_back(reinterpret_cast<uintptr_t>(each.unsafeGetTensorImpl()));
+  }
+  std::sort(addresses.begin(), addresses.end());
+  return std::make_shared<const std::vector<uintptr_t>>(std::move(addresses));
+}
+
+// The tensors of these groups; libtorch would take one that is there twice, and step it twice.
+std::vector<std::vector<at::Tensor>> local_parameters(const std::vector<OptimizerShard::Group>& groups) {
+  std::vector<std::vector<at::Tensor>> parameters;
+  absl::flat_hash_set<const void*> seen;
+  for (const auto& [number, references] : groups) {
+    std::vector<at::Tensor>& group = parameters.emplace_back();
+    for (const auto& reference : references) {
+      const at::Tensor& tensor = group.emplace_back(reference.local_value());
+      if (!tensor.defined()) {
+        throw Error(absl::InvalidArgumentError(
+            absl::StrCat("a parameter of group ", number, " is an undefined tensor")));
+      }
+      if (!seen.insert(tensor.unsafeGetTensorImpl()).second) {
+        throw Error(absl::InvalidArgumentError(
+            absl::StrCat("a parameter of group ", number, " is there twice, in this group or another")));
+      }
+    }
+  }
+  return parameters;
+}
+
+// NaN where the options have no learning rate.
+double rate_of(const torch::optim::OptimizerOptions& options) {
+  try {
+    return options.get_lr();
+  } catch (const c10::Error&) {
+    return std::numeric_limits<double>::quiet_NaN();
+  }
+}
+
+std::unique_ptr<torch::optim::Optimizer> make_or_explain(
+    const OptimizerShard::MakeOptimizer& make, const std::vector<std::vector<at::Tensor>>& parameters,
+    const std::string& kind) {
+  try {
+    return make(parameters);
+  } catch (...) {
+    const absl::Status status = status_from_exception(std::current_exception());
+    throw Error(absl::InvalidArgumentError(absl::StrCat("making ", kind, ": ", status.message())));
+  }
+}
+
 }  // namespace
 
-rpc::RRef<OptimizerShard> OptimizerShard::make(const std::vector<rpc::RRef<at::Tensor>>& references,
-                                               const Settings& settings,
+rpc::RRef<OptimizerShard> OptimizerShard::make(const std::vector<Group>& groups, const Settings& settings,
                                                const MakeOptimizer& make_optimizer) {
   const std::shared_ptr<rpc::Agent> agent = rpc::Agent::current();
   Engine& engine = *value_or_throw(Engine::of(*agent));
-  std::vector<at::Tensor> parameters;
-  for (const auto& reference : references) parameters.push_back(reference.local_value());
+  const std::vector<Tensors> parameters = local_parameters(groups);
+  std::vector<int64_t> numbers;
+  for (const Group& group : groups) numbers.push_back(group.first);
   auto shard =
       std::static_pointer_cast<OptimizerShard>(engine.shared(settings.name, [&]() -> std::shared_ptr<void> {
-        auto made = std::make_shared<OptimizerShard>(agent, settings, parameters, make_optimizer(parameters));
+        auto made = std::make_shared<OptimizerShard>(
+            agent, settings, numbers, parameters, make_or_explain(make_optimizer, parameters, settings.kind));
         engine.watch(made);
         return made;
       }));
   const Settings& there = shard->settings_;
+  auto refuse = [&](const std::string& what) {
+    throw Error(absl::InvalidArgumentError(
+        absl::StrCat("the distributed optimizer \"", settings.name, "\" exists here ", what)));
+  };
   if (there.kind != settings.kind || there.consistency != settings.consistency ||
       there.trainers != settings.trainers) {
-    throw Error(absl::InvalidArgumentError(
-        absl::StrCat("the distributed optimizer \"", settings.name, "\" exists here as a ", there.kind,
-                     " for ", there.trainers, " trainers, or with another consistency")));
+    refuse(
+        absl::StrCat("as a ", there.kind, " for ", there.trainers, " trainers, or with another consistency"));
   }
-  const bool same =
-      std::equal(parameters.begin(), parameters.end(), shard->parameters_.begin(), shard->parameters_.end(),
+  const Tensors flat = flatten(parameters);
+  const bool same_parameters =
+      numbers == shard->groups_ &&
+      std::equal(flat.begin(), flat.end(), shard->parameters_.begin(), shard->parameters_.end(),
                  [](const at::Tensor& a, const at::Tensor& b) { return a.is_same(b); });
-  if (!same) {
-    throw Error(absl::InvalidArgumentError(
-        absl::StrCat("the distributed optimizer \"", settings.name, "\" exists here for other parameters")));
+  if (!same_parameters) refuse("for other parameters or groups");
+  if (settings.same_options != nullptr &&
+      !settings.same_options(there.options.get(), settings.options.get())) {
+    refuse("with other options");
   }
   if (auto call = rpc::CallContext::current()) {
     if (auto trainer = agent->find_worker(call->caller()); trainer.ok()) {
@@ -85,11 +150,13 @@ rpc::RRef<OptimizerShard> OptimizerShard::make(const std::vector<rpc::RRef<at::T
 }
 
 OptimizerShard::OptimizerShard(const std::shared_ptr<rpc::Agent>& agent, Settings settings,
-                               std::vector<at::Tensor> parameters,
+                               std::vector<int64_t> groups, std::vector<Tensors> parameters,
                                std::unique_ptr<torch::optim::Optimizer> optimizer)
     : agent_(agent),
       settings_(std::move(settings)),
-      parameters_(std::move(parameters)),
+      groups_(std::move(groups)),
+      parameters_(flatten(parameters)),
+      addresses_(addresses_of(parameters_)),
       optimizer_(std::move(optimizer)) {
   if (settings_.consistency == Consistency::kWait) value_or_throw(Engine::of(*agent))->gate().arm();
 }
@@ -100,24 +167,29 @@ OptimizerShard::~OptimizerShard() {
   if (auto engine = Engine::of(*agent); engine.ok()) (*engine)->gate().disarm();
 }
 
-Future<void> OptimizerShard::step(uint64_t origin, uint64_t counter) {
+Future<void> OptimizerShard::step(uint64_t origin, uint64_t counter, const Rates& rates) {
   std::shared_ptr<rpc::Agent> agent;
   Engine& engine = engine_of(agent_, agent);
-  // Made live if it has not been here: then it has no gradients here, but its trainer counts.
-  std::shared_ptr<ContextState> context = value_or_throw(engine.contexts().enter({origin, counter}));
+  const rpc::Id id{origin, counter};
   Promise<void> done(agent->executor());
   Future<void> future = done.future();
-  switch (settings_.consistency) {
-    case Consistency::kWait:
-      step_when_admitted(context, call_deadline(), std::move(done));
-      break;
-    case Consistency::kSync:
-      deposit(context, call_deadline(), std::move(done));
-      break;
-    case Consistency::kHogwild:
-      throw_if_error(apply(gradients_of(*context)));
-      done.set_value();
-      break;
+  if (settings_.consistency == Consistency::kSync) {
+    // Made live if it has not been here: then it has no gradients here, but its trainer counts.
+    deposit(value_or_throw(engine.contexts().enter(id)), rates, call_deadline(), std::move(done));
+    return future;
+  }
+  const absl::StatusOr<std::shared_ptr<ContextState>> context = engine.contexts().find(id);
+  const Tensors gradients = context.ok() ? gradients_of(**context) : Tensors();
+  if (!any_defined(gradients)) {
+    if (!rates.empty()) set_learning_rates(rates);
+    // What it forwarded here is used no more: its backward has been.
+    engine.gate().backward_ended(id);
+    done.set_value();
+  } else if (settings_.consistency == Consistency::kWait) {
+    step_when_admitted(*context, rates, call_deadline(), std::move(done));
+  } else {
+    throw_if_error(apply(gradients, rates));
+    done.set_value();
   }
   return future;
 }
@@ -132,86 +204,141 @@ OptimizerShard::Tensors OptimizerShard::gradients_of(ContextState& context) cons
   return gradients;
 }
 
-absl::Status OptimizerShard::apply(const Tensors& gradients) {
+absl::Status OptimizerShard::with_optimizer(absl::string_view what, const std::function<void()>& function) {
   try {
     at::NoGradGuard no_graph;
     MutexLock lock(step_mutex_);
-    GradientSwap swap(parameters_, gradients);
-    optimizer_->step();
+    if (closure_runs_) {
+      throw Error(absl::FailedPreconditionError("a step with a closure is under way: wait for its end"));
+    }
+    function();
   } catch (...) {
     return with_context(status_from_exception(std::current_exception()),
-                        absl::StrCat("in the step of ", settings_.kind));
+                        absl::StrCat("in the ", what, " of ", settings_.kind));
   }
   return absl::OkStatus();
 }
 
-void OptimizerShard::step_when_admitted(const std::shared_ptr<ContextState>& context, absl::Time deadline,
-                                        Promise<void> done) {
+absl::Status OptimizerShard::apply(const Tensors& gradients, const Rates& rates) {
+  return with_optimizer("step", [&] {
+    apply_rates(rates);
+    if (!any_defined(gradients)) return;
+    GradientSwap swap(parameters_);
+    swap.set(gradients);
+    optimizer_->step();
+  });
+}
+
+void OptimizerShard::step_when_admitted(const std::shared_ptr<ContextState>& context, const Rates& rates,
+                                        absl::Time deadline, Promise<void> done) {
   std::shared_ptr<rpc::Agent> agent;
   Engine& engine = engine_of(agent_, agent);
   Gate& gate = engine.gate();
-  gate.step(
-      context->id, deadline,
-      [self = shared_from_this(), context, done = std::move(done), agent, &gate](absl::Status admitted) {
-        if (!admitted.ok()) {
-          done.set_error(std::move(admitted));
-          return;
-        }
-        agent->executor()->post_or_run([self, context, done, agent, &gate] {
-          absl::Status status = self->apply(self->gradients_of(*context));
-          gate.step_ended();
-          if (status.ok()) {
-            done.set_value();
-          } else {
-            done.set_error(std::move(status));
-          }
-        });
-      });
+  gate.step(context->id, addresses_, deadline,
+            [self = shared_from_this(), context, rates, done = std::move(done), agent,
+             &gate](absl::Status admitted) {
+              if (!admitted.ok()) {
+                done.set_error(std::move(admitted));
+                return;
+              }
+              agent->executor()->post_or_run([self, context, rates, done, agent, &gate] {
+                absl::Status status = self->apply(self->gradients_of(*context), rates);
+                gate.step_ended(self->addresses_);
+                if (status.ok()) {
+                  done.set_value();
+                } else {
+                  done.set_error(std::move(status));
+                }
+              });
+            });
 }
 
-void OptimizerShard::set_learning_rate(double rate) {
-  MutexLock lock(step_mutex_);
-  for (auto& group : optimizer_->param_groups()) group.options().set_lr(rate);
-}
-
-double OptimizerShard::learning_rate() {
-  MutexLock lock(step_mutex_);
-  return optimizer_->param_groups().at(0).options().get_lr();
-}
-
-double gradient_norm(uint64_t origin, uint64_t counter, const std::vector<rpc::RRef<at::Tensor>>& parameters,
-                     double p) {
-  Engine& engine = *value_or_throw(Engine::of(*rpc::Agent::current()));
-  const auto context = value_or_throw(engine.contexts().enter({origin, counter}));
-  std::vector<at::Tensor> gradients;
-  for (const auto& reference : parameters) {
-    const at::Tensor parameter = reference.local_value();
-    MutexLock lock(context->mutex);
-    if (const at::Tensor* gradient = context->gradients.find(parameter)) gradients.push_back(*gradient);
+at::Tensor OptimizerShard::step_with_closure(const rpc::RRef<ClosureTurns>& closure, const Rates& rates) {
+  if (settings_.consistency == Consistency::kSync) {
+    throw Error(absl::FailedPreconditionError(
+        absl::StrCat(settings_.kind,
+                     " asks for gradients during its step, so none can be gathered before it: "
+                     "use Consistency::kWait, and one trainer")));
   }
-  double total = 0;
-  for (const at::Tensor& gradient : gradients) {
-    const at::Tensor values = gradient.is_sparse() ? gradient.coalesce()._values() : gradient;
-    const double norm = at::linalg_vector_norm(values.detach(), p).item<double>();
-    total = std::isinf(p) ? std::max(total, norm) : total + std::pow(norm, p);
+  std::shared_ptr<rpc::Agent> agent;
+  Engine& engine = engine_of(agent_, agent);
+  throw_if_error(with_optimizer("step", [&] {
+    apply_rates(rates);
+    closure_runs_ = true;
+  }));
+  at::Tensor loss;
+  absl::Status status;
+  try {
+    at::NoGradGuard no_graph;
+    GradientSwap swap(parameters_);
+    loss = optimizer_->step([&] {
+      // For ever: this call itself has a deadline, and that of the closure's is no later.
+      auto [value, origin, counter] =
+          closure.with_timeout(absl::InfiniteDuration()).rpc_sync<&ClosureTurns::evaluate>();
+      const auto context = engine.contexts().find({origin, counter});
+      swap.set(context.ok() ? gradients_of(**context) : Tensors(parameters_.size()));
+      return value;
+    });
+  } catch (...) {
+    status = with_context(status_from_exception(std::current_exception()),
+                          absl::StrCat("in the step of ", settings_.kind));
   }
-  return total;
+  {
+    MutexLock lock(step_mutex_);
+    closure_runs_ = false;
+  }
+  throw_if_error(status);
+  return loss;
 }
 
-void scale_gradients(uint64_t origin, uint64_t counter, const std::vector<rpc::RRef<at::Tensor>>& parameters,
-                     double factor) {
-  at::NoGradGuard no_graph;
-  Engine& engine = *value_or_throw(Engine::of(*rpc::Agent::current()));
-  const auto context = value_or_throw(engine.contexts().enter({origin, counter}));
-  for (const auto& reference : parameters) {
-    const at::Tensor parameter = reference.local_value();
-    MutexLock lock(context->mutex);
-    if (context->gradients.contains(parameter)) {
-      at::Tensor& gradient = context->gradients[parameter];
-      // Not in place: whoever asked for the gradient before keeps what he got.
-      gradient = gradient.mul(factor);
+void OptimizerShard::apply_rates(const Rates& rates) {
+  if (rates.empty()) return;
+  auto& groups = optimizer_->param_groups();
+  for (std::size_t i = 0; i < groups_.size(); ++i) {
+    const auto number = static_cast<std::size_t>(groups_[i]);
+    if (number >= rates.size()) {
+      throw Error(absl::InvalidArgumentError(
+          absl::StrCat("group ", number, " has no learning rate among the ", rates.size(), " that came")));
     }
+    groups.at(i).options().set_lr(rates[number]);
   }
+}
+
+void OptimizerShard::set_learning_rates(const Rates& rates) {
+  throw_if_error(with_optimizer("learning rates", [&] { apply_rates(rates); }));
+}
+
+std::vector<std::pair<int64_t, double>> OptimizerShard::learning_rates() {
+  std::vector<std::pair<int64_t, double>> rates;
+  throw_if_error(with_optimizer("learning rates", [&] {
+    for (std::size_t i = 0; i < groups_.size(); ++i) {
+      rates.emplace_back(groups_[i], rate_of(optimizer_->param_groups().at(i).options()));
+    }
+  }));
+  return rates;
+}
+
+std::vector<OptimizerShard::Shapes> OptimizerShard::shapes() {
+  std::vector<Shapes> shapes;
+  throw_if_error(with_optimizer("parameters", [&] {
+    for (const auto& group : optimizer_->param_groups()) {
+      Shapes& each = shapes.emplace_back();
+      for (const at::Tensor& parameter : group.params()) {
+        each.emplace_back(parameter.sizes().vec(), parameter.scalar_type());
+      }
+    }
+  }));
+  return shapes;
+}
+
+SavedGroups OptimizerShard::save() {
+  SavedGroups groups;
+  throw_if_error(with_optimizer("state", [&] { groups = take_apart(*optimizer_); }));
+  return groups;
+}
+
+void OptimizerShard::load(const SavedGroups& groups) {
+  throw_if_error(with_optimizer("state", [&] { put_together(groups, *optimizer_); }));
 }
 
 }  // namespace gradwire::autograd

@@ -13,14 +13,14 @@
 
 namespace gradwire::autograd {
 
-void OptimizerShard::deposit(const std::shared_ptr<ContextState>& context, absl::Time deadline,
-                             Promise<void> done) {
+void OptimizerShard::deposit(const std::shared_ptr<ContextState>& context, const Rates& rates,
+                             absl::Time deadline, Promise<void> done) {
   const std::shared_ptr<rpc::Agent> agent = agent_.lock();
   if (agent == nullptr) throw Error(absl::FailedPreconditionError("the agent has shut down"));
   auto call = rpc::CallContext::current();
   rpc::Worker trainer = agent->self();
   if (call != nullptr) trainer = value_or_throw(agent->find_worker(call->caller()));
-  Deposit own{context->id, trainer, gradients_of(*context), std::move(done)};
+  Deposit own{context->id, trainer, gradients_of(*context), rates, std::move(done)};
   Deposits round;
   {
     MutexLock lock(mutex_);
@@ -53,7 +53,12 @@ void OptimizerShard::deposit(const std::shared_ptr<ContextState>& context, absl:
   }
   absl::Status status;
   try {
-    status = apply(average(round));
+    const Tensors averages = average(round);
+    Rates latest;
+    for (const Deposit& each : round) {
+      if (!each.rates.empty()) latest = each.rates;
+    }
+    status = apply(averages, latest);
   } catch (...) {
     status = with_context(status_from_exception(std::current_exception()), "averaging gradients");
   }

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <list>
+#include <memory>
 #include <vector>
 
 #include "absl/container/flat_hash_set.h"
@@ -14,7 +15,8 @@ namespace gradwire::autograd {
 //
 // A context is forwarding here from a request of its until a pass of it ends here, it steps here, or it is
 // released. While the gate is open (no optimizer waits) it only keeps these books. While it is armed,
-//   - a step runs when no other context is forwarding and no other step runs;
+//   - a step runs when no other context is forwarding, no step that shares a parameter with it runs, and no
+//     request that came before it waits for a step to end: steps on different parameters overlap;
 //   - a request of a context that is forwarding here, or was admitted anywhere, passes unless a step runs;
 //   - any other request waits for the steps that came before it.
 // So what a step waits for never waits for a step, and every step's turn comes.
@@ -24,6 +26,8 @@ namespace gradwire::autograd {
 class StepGate {
  public:
   using Tickets = std::vector<uint64_t>;
+  // What a step changes: any numbers that tell the worker's parameters apart, ascending.
+  using Parameters = std::shared_ptr<const std::vector<uintptr_t>>;
 
   // Counted: one for each optimizer that waits.
   void arm() { ++armed_; }
@@ -36,8 +40,9 @@ class StepGate {
   Tickets admitted(const rpc::Id& context);
   // A step for `context`, which is not forwarding any more, wants to run; step_ended() follows once it
   // passed.
-  Tickets step(uint64_t ticket, const rpc::Id& context);
-  Tickets step_ended();
+  Tickets step(uint64_t ticket, const rpc::Id& context, const Parameters& parameters);
+  // `parameters`: those of the step.
+  Tickets step_ended(const Parameters& parameters);
 
   // A pass of the context has ended here, or the context was released: it is not forwarding any more.
   Tickets left(const rpc::Id& context);
@@ -53,12 +58,15 @@ class StepGate {
     rpc::Id context;
     bool is_step;
     bool admitted;
+    Parameters parameters;
   };
 
+  bool is_being_stepped(const Parameters& parameters) const;
   Tickets pump();
 
   int armed_ = 0;
-  bool step_runs_ = false;
+  // Of the steps that run.
+  std::vector<Parameters> running_;
   absl::flat_hash_set<rpc::Id> forwarding_;
   std::list<Waiter> queue_;
 };

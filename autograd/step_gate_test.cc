@@ -1,6 +1,8 @@
 #include "autograd/step_gate.h"
 
+#include <memory>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -9,7 +11,12 @@ namespace gradwire::autograd {
 namespace {
 
 using Tickets = StepGate::Tickets;
-constexpr rpc::Id kA{1, 1}, kB{1, 2}, kC{1, 3};
+constexpr rpc::Id kA{1, 1}, kB{1, 2}, kC{1, 3}, kD{1, 4};
+
+StepGate::Parameters parameters(std::vector<uintptr_t> numbers) {
+  return std::make_shared<const std::vector<uintptr_t>>(std::move(numbers));
+}
+const StepGate::Parameters kWeights = parameters({3, 5});
 
 TEST(StepGate, UnarmedLetsEverythingPass) {
   StepGate gate;
@@ -26,7 +33,7 @@ TEST(StepGate, StepWaitsForAnotherContextsBackward) {
   gate.request(1, kA, false);
   gate.request(2, kB, false);
   EXPECT_EQ(gate.left(kA), Tickets{});
-  EXPECT_EQ(gate.step(3, kA), Tickets{});
+  EXPECT_EQ(gate.step(3, kA, kWeights), Tickets{});
   EXPECT_EQ(gate.left(kB), Tickets{3});
 }
 
@@ -34,7 +41,7 @@ TEST(StepGate, OwnForwardDoesNotStopAStep) {
   StepGate gate;
   gate.arm();
   gate.request(1, kA, false);
-  EXPECT_EQ(gate.step(2, kA), Tickets{2});
+  EXPECT_EQ(gate.step(2, kA, kWeights), Tickets{2});
 }
 
 TEST(StepGate, ContextsThatCallAgainBeforeTheirStepsDoNotWaitForEachOther) {
@@ -42,27 +49,27 @@ TEST(StepGate, ContextsThatCallAgainBeforeTheirStepsDoNotWaitForEachOther) {
   gate.arm();
   gate.request(1, kA, false);
   gate.request(2, kB, false);
-  EXPECT_EQ(gate.step(3, kA), Tickets{});
-  EXPECT_EQ(gate.step(4, kB), Tickets{3});
-  EXPECT_EQ(gate.step_ended(), Tickets{4});
+  EXPECT_EQ(gate.step(3, kA, kWeights), Tickets{});
+  EXPECT_EQ(gate.step(4, kB, kWeights), Tickets{3});
+  EXPECT_EQ(gate.step_ended(kWeights), Tickets{4});
 }
 
 TEST(StepGate, LaterContextWaitsForTheStepAndEarlierOnePasses) {
   StepGate gate;
   gate.arm();
   gate.request(1, kA, false);
-  EXPECT_EQ(gate.step(2, kB), Tickets{});
+  EXPECT_EQ(gate.step(2, kB, kWeights), Tickets{});
   EXPECT_EQ(gate.request(3, kC, false), Tickets{});
   EXPECT_EQ(gate.request(4, kA, false), Tickets{4});
   EXPECT_EQ(gate.left(kA), Tickets{2});
-  EXPECT_EQ(gate.step_ended(), Tickets{3});
+  EXPECT_EQ(gate.step_ended(kWeights), Tickets{3});
 }
 
 TEST(StepGate, ContextAdmittedElsewherePasses) {
   StepGate gate;
   gate.arm();
   gate.request(1, kA, false);
-  gate.step(2, kB);
+  gate.step(2, kB, kWeights);
   EXPECT_EQ(gate.request(3, kC, true), Tickets{3});
   gate.left(kA);
   EXPECT_EQ(gate.left(kC), Tickets{2});
@@ -72,7 +79,7 @@ TEST(StepGate, WaitingRequestPassesWhenItsContextIsAdmittedElsewhere) {
   StepGate gate;
   gate.arm();
   gate.request(1, kA, false);
-  gate.step(2, kB);
+  gate.step(2, kB, kWeights);
   EXPECT_EQ(gate.request(3, kC, false), Tickets{});
   EXPECT_EQ(gate.admitted(kC), Tickets{3});
 }
@@ -80,10 +87,10 @@ TEST(StepGate, WaitingRequestPassesWhenItsContextIsAdmittedElsewhere) {
 TEST(StepGate, NothingPassesWhileAStepRuns) {
   StepGate gate;
   gate.arm();
-  EXPECT_EQ(gate.step(1, kA), Tickets{1});
+  EXPECT_EQ(gate.step(1, kA, kWeights), Tickets{1});
   EXPECT_EQ(gate.request(2, kB, true), Tickets{});
-  EXPECT_EQ(gate.step(3, kC), Tickets{});
-  EXPECT_EQ(gate.step_ended(), Tickets{2});
+  EXPECT_EQ(gate.step(3, kC, kWeights), Tickets{});
+  EXPECT_EQ(gate.step_ended(kWeights), Tickets{2});
   EXPECT_EQ(gate.left(kB), Tickets{3});
 }
 
@@ -91,7 +98,7 @@ TEST(StepGate, StepThatGivesUpLetsTheOthersPass) {
   StepGate gate;
   gate.arm();
   gate.request(1, kA, false);
-  gate.step(2, kB);
+  gate.step(2, kB, kWeights);
   gate.request(3, kC, false);
   Tickets passed;
   EXPECT_TRUE(gate.give_up(2, passed));
@@ -103,9 +110,32 @@ TEST(StepGate, DisarmingLetsEverybodyPass) {
   StepGate gate;
   gate.arm();
   gate.request(1, kA, false);
-  gate.step(2, kB);
+  gate.step(2, kB, kWeights);
   gate.request(3, kC, false);
   EXPECT_EQ(gate.disarm(), (Tickets{2, 3}));
+}
+
+TEST(StepGate, StepsOnDifferentParametersOverlap) {
+  StepGate gate;
+  gate.arm();
+  const StepGate::Parameters others = parameters({1, 4, 6});
+  EXPECT_EQ(gate.step(1, kA, kWeights), Tickets{1});
+  EXPECT_EQ(gate.step(2, kB, others), Tickets{2});
+  EXPECT_EQ(gate.step(3, kC, parameters({2, 5})), Tickets{});
+  // While one of them runs nobody forwards.
+  EXPECT_EQ(gate.step_ended(others), Tickets{});
+  EXPECT_EQ(gate.request(4, kD, true), Tickets{});
+  EXPECT_EQ(gate.step_ended(kWeights), Tickets{3});
+}
+
+TEST(StepGate, StepsThatOverlapLetARequestPassThatCameBetweenThem) {
+  StepGate gate;
+  gate.arm();
+  EXPECT_EQ(gate.step(1, kA, kWeights), Tickets{1});
+  EXPECT_EQ(gate.request(2, kB, false), Tickets{});
+  EXPECT_EQ(gate.step(3, kC, parameters({1})), Tickets{});
+  EXPECT_EQ(gate.step_ended(kWeights), Tickets{2});
+  EXPECT_EQ(gate.left(kB), Tickets{3});
 }
 
 // Trainers that take the same two owners' parameters in random order: every forward and every step comes to
@@ -162,7 +192,7 @@ TEST(StepGate, TwoOwnersNeverWaitInACircle) {
           if (trainer.round == kRounds) ++finished;
           for (StepGate& gate : gates) pass(gate.left(old));
         }
-        pass(gates[ticket / 2 % 8].step_ended());
+        pass(gates[ticket / 2 % 8].step_ended(kWeights));
         continue;
       }
       Trainer& trainer = trainers[t];
@@ -179,7 +209,7 @@ TEST(StepGate, TwoOwnersNeverWaitInACircle) {
           pass(gates[owner].left(context(t)));
         }
         for (int owner = 0; owner < kOwners; ++owner)
-          pass(gates[owner].step(t * 16 + owner * 2 + 1, context(t)));
+          pass(gates[owner].step(t * 16 + owner * 2 + 1, context(t), kWeights));
       }
     }
   }

@@ -1,0 +1,231 @@
+#include "autograd/clip_grad.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/_sparse_coo_tensor_unsafe.h>
+#include <ATen/ops/clamp.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/max.h>
+#include <ATen/ops/norm.h>
+#include <ATen/ops/stack.h>
+
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
+#include "autograd/active_context.h"
+#include "autograd/engine.h"
+#include "autograd/parameter_owners.h"
+#include "base/error.h"
+#include "rpc/call.h"
+#include "rpc/codec_containers.h"
+#include "rpc/registration.h"
+#include "rpc/tensor_codec.h"
+
+namespace gradwire::autograd {
+namespace {
+
+using Tensors = std::vector<at::Tensor>;
+
+// The gradients of this worker's parameters in a context, undefined where there is none.
+class LocalGradients {
+ public:
+  LocalGradients(const rpc::Id& id, const ParameterRefs& parameters) {
+    Engine& engine = *value_or_throw(Engine::of(*rpc::Agent::current()));
+    // A context that has not been here has left no gradients.
+    if (auto found = engine.contexts().find(id); found.ok()) context_ = *found;
+    for (const auto& reference : parameters) parameters_.push_back(reference.local_value());
+  }
+
+  Tensors get() const {
+    Tensors gradients(parameters_.size());
+    if (context_ == nullptr) return gradients;
+    MutexLock lock(context_->mutex);
+    for (std::size_t i = 0; i < parameters_.size(); ++i) {
+      if (const at::Tensor* found = context_->gradients.find(parameters_[i])) gradients[i] = found->detach();
+    }
+    return gradients;
+  }
+
+  void replace(const std::function<at::Tensor(const at::Tensor&)>& change) {
+    Tensors gradients = get();
+    for (at::Tensor& gradient : gradients) {
+      if (gradient.defined()) gradient = change(gradient);
+    }
+    if (context_ == nullptr) return;
+    MutexLock lock(context_->mutex);
+    for (std::size_t i = 0; i < parameters_.size(); ++i) {
+      if (gradients[i].defined()) context_->gradients[parameters_[i]] = gradients[i];
+    }
+  }
+
+ private:
+  std::shared_ptr<ContextState> context_;
+  Tensors parameters_;
+};
+
+// As torch::nn::utils::clip_grad_norm_ computes it, operation by operation.
+at::Tensor norm_of(const at::Tensor& gradient, double norm_type) {
+  const at::Tensor values = gradient.is_sparse() ? gradient.coalesce()._values() : gradient;
+  return std::isinf(norm_type) && norm_type > 0 ? values.abs().max() : values.norm(norm_type);
+}
+
+at::Tensor total_of(Tensors norms, double norm_type) {
+  if (norm_type == 0) return at::full({}, static_cast<double>(norms.size()));
+  if (norms.size() == 1) return norms[0];
+  at::ScalarType widest = norms[0].scalar_type();
+  for (const at::Tensor& norm : norms) widest = c10::promoteTypes(widest, norm.scalar_type());
+  for (at::Tensor& norm : norms) norm = norm.to(at::kCPU, widest);
+  const at::Tensor stacked = at::stack(norms);
+  return std::isinf(norm_type) && norm_type > 0 ? at::max(stacked) : stacked.norm(norm_type);
+}
+
+// What to multiply with; 1 where nothing is to be clipped.
+double factor_of(const at::Tensor& total, double max_norm) {
+  return at::clamp(max_norm / (total + 1e-6), std::nullopt, 1.0).item().toDouble();
+}
+
+void scale(LocalGradients& gradients, double factor) {
+  if (factor == 1) return;
+  gradients.replace([factor](const at::Tensor& gradient) { return gradient.mul(factor); });
+}
+
+Tensors norms_of(const Tensors& gradients, double norm_type) {
+  Tensors norms;
+  for (const at::Tensor& gradient : gradients) {
+    if (gradient.defined()) norms.push_back(norm_of(gradient, norm_type));
+  }
+  return norms;
+}
+
+void check_finite(double norm, double norm_type, bool error_if_nonfinite) {
+  if (!error_if_nonfinite || std::isfinite(norm)) return;
+  throw Error(absl::InvalidArgumentError(absl::StrCat(
+      "clip_grad_norm_: the norm of order ", norm_type, " of the gradients is ", norm,
+      ", so they cannot be clipped; without error_if_nonfinite they are scaled with it all the same")));
+}
+
+// ---- What owners run.
+
+double clip_norm_here(uint64_t origin, uint64_t counter, const ParameterRefs& parameters, double max_norm,
+                      double norm_type, bool error_if_nonfinite) {
+  at::NoGradGuard no_graph;
+  LocalGradients gradients({origin, counter}, parameters);
+  Tensors norms = norms_of(gradients.get(), norm_type);
+  if (norms.empty()) return 0;
+  const at::Tensor total = total_of(std::move(norms), norm_type);
+  const double norm = total.item().toDouble();
+  check_finite(norm, norm_type, error_if_nonfinite);
+  scale(gradients, factor_of(total, max_norm));
+  return norm;
+}
+
+// The norm of each gradient, undefined where there is none.
+Tensors gradient_norms(uint64_t origin, uint64_t counter, const ParameterRefs& parameters, double norm_type) {
+  at::NoGradGuard no_graph;
+  Tensors norms = LocalGradients({origin, counter}, parameters).get();
+  for (at::Tensor& norm : norms) {
+    if (norm.defined()) norm = norm_of(norm, norm_type).cpu();
+  }
+  return norms;
+}
+
+void scale_gradients(uint64_t origin, uint64_t counter, const ParameterRefs& parameters, double factor) {
+  at::NoGradGuard no_graph;
+  LocalGradients gradients({origin, counter}, parameters);
+  scale(gradients, factor);
+}
+
+void clamp_gradients(uint64_t origin, uint64_t counter, const ParameterRefs& parameters, double limit) {
+  at::NoGradGuard no_graph;
+  LocalGradients({origin, counter}, parameters).replace([limit](const at::Tensor& gradient) {
+    if (!gradient.is_sparse()) return at::clamp(gradient, -limit, limit);
+    const at::Tensor whole = gradient.coalesce();
+    return at::_sparse_coo_tensor_unsafe(whole._indices(), at::clamp(whole._values(), -limit, limit),
+                                         whole.sizes())
+        ._coalesced_(true);
+  });
+}
+
+void check_limit(double limit, const char* function, const char* name) {
+  if (limit >= 0) return;
+  throw Error(absl::InvalidArgumentError(
+      absl::StrCat(function, ": ", name, " is ", limit, ", it must be 0 or more")));
+}
+
+}  // namespace
+
+GRADWIRE_RPC_AS("gradwire::autograd::clip_norm_here", &clip_norm_here)
+GRADWIRE_RPC_AS("gradwire::autograd::gradient_norms", &gradient_norms)
+GRADWIRE_RPC_AS("gradwire::autograd::scale_gradients", &scale_gradients)
+GRADWIRE_RPC_AS("gradwire::autograd::clamp_gradients", &clamp_gradients)
+
+double clip_grad_norm_(const ContextRef& context, const std::vector<rpc::RRef<at::Tensor>>& parameters,
+                       double max_norm, double norm_type, bool error_if_nonfinite) {
+  constexpr char kWhat[] = "clip_grad_norm_";
+  check_limit(max_norm, kWhat, "max_norm");
+  const std::shared_ptr<rpc::Agent> agent = context.agent();
+  const rpc::Id id = live_context(*agent, context);
+  const std::vector<ParameterOwner> owners = by_owner(absl::MakeConstSpan(&parameters, 1));
+  // The calls are no part of the context's forward.
+  ActiveContextSlot::Scope no_context(nullptr);
+  at::NoGradGuard no_graph;
+  if (owners.empty()) return 0;
+  if (owners.size() == 1) {
+    return wait_for_owners<double>(
+        kWhat, owners,
+        {agent->rpc_async<&clip_norm_here>(owners[0].worker, id.origin, id.counter,
+                                           owners[0].groups[0].parameters, max_norm, norm_type,
+                                           error_if_nonfinite)})[0];
+  }
+  std::vector<Future<Tensors>> calls;
+  for (const ParameterOwner& owner : owners) {
+    calls.push_back(agent->rpc_async<&gradient_norms>(owner.worker, id.origin, id.counter,
+                                                      owner.groups[0].parameters, norm_type));
+  }
+  const std::vector<Tensors> answers = wait_for_owners(kWhat, owners, calls);
+  // In the order of the parameters, not of the owners: so the sum is that of one process.
+  Tensors by_parameter(parameters.size());
+  for (std::size_t i = 0; i < owners.size(); ++i) {
+    const std::vector<std::size_t>& positions = owners[i].groups[0].positions;
+    for (std::size_t k = 0; k < positions.size(); ++k) by_parameter[positions[k]] = answers[i].at(k);
+  }
+  Tensors norms;
+  for (at::Tensor& norm : by_parameter) {
+    if (norm.defined()) norms.push_back(std::move(norm));
+  }
+  if (norms.empty()) return 0;
+  const at::Tensor total = total_of(std::move(norms), norm_type);
+  const double norm = total.item().toDouble();
+  check_finite(norm, norm_type, error_if_nonfinite);
+  const double factor = factor_of(total, max_norm);
+  if (factor == 1) return norm;
+  std::vector<Future<void>> scalings;
+  for (const ParameterOwner& owner : owners) {
+    scalings.push_back(agent->rpc_async<&scale_gradients>(owner.worker, id.origin, id.counter,
+                                                          owner.groups[0].parameters, factor));
+  }
+  wait_for_owners(kWhat, owners, scalings);
+  return norm;
+}
+
+void clip_grad_value_(const ContextRef& context, const std::vector<rpc::RRef<at::Tensor>>& parameters,
+                      double clip_value) {
+  constexpr char kWhat[] = "clip_grad_value_";
+  check_limit(clip_value, kWhat, "clip_value");
+  const std::shared_ptr<rpc::Agent> agent = context.agent();
+  const rpc::Id id = live_context(*agent, context);
+  const std::vector<ParameterOwner> owners = by_owner(absl::MakeConstSpan(&parameters, 1));
+  ActiveContextSlot::Scope no_context(nullptr);
+  std::vector<Future<void>> calls;
+  for (const ParameterOwner& owner : owners) {
+    calls.push_back(agent->rpc_async<&clamp_gradients>(owner.worker, id.origin, id.counter,
+                                                       owner.groups[0].parameters, clip_value));
+  }
+  wait_for_owners(kWhat, owners, calls);
+}
+
+}  // namespace gradwire::autograd
