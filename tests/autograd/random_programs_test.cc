@@ -1,0 +1,153 @@
+#include <atomic>
+#include <functional>
+#include <iostream>
+#include <set>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
+#include "gtest/gtest.h"
+#include "tests/autograd/trial.h"
+
+namespace programs {
+namespace {
+
+using gradwire::rpc::testing::Group;
+
+constexpr uint64_t kExactPrograms = 1050;
+constexpr uint64_t kRealPrograms = 60;
+// More would say the same over and over.
+constexpr int kFailures = 3;
+
+// Tries the seeds 1..count, some of them at a time.
+void for_seeds(Family family, uint64_t count, const std::function<Trial(uint64_t)>& run) {
+  std::atomic<uint64_t> next{1};
+  std::atomic<int> failures{0}, fast{0}, same_bits{0};
+  const absl::Time begun = absl::Now();
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 3; ++t) {
+    threads.emplace_back([&] {
+      for (uint64_t seed; (seed = next.fetch_add(1)) <= count && failures < kFailures;) {
+        try {
+          const Trial trial = run(seed);
+          fast += trial.fast;
+          same_bits += trial.same_bits_as_libtorch;
+          if (trial.failure.empty()) continue;
+          ADD_FAILURE() << trial.failure;
+        } catch (const std::exception& error) {
+          ADD_FAILURE() << error.what();
+        }
+        ++failures;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  std::cout << count << " programs of the family " << name(family) << " in " << absl::Now() - begun << ": "
+            << fast << " in the fast mode too, " << same_bits << " with libtorch's bits\n";
+  if (failures > 0) return;
+  if (family == Family::kExact) {
+    EXPECT_GE(fast, static_cast<int>(count) / 4);
+  }
+  if (family == Family::kRealPlain) {
+    EXPECT_GE(same_bits, static_cast<int>(count) / 4);
+  }
+}
+
+TEST(RandomPrograms, GradientsAreThoseOfOneProcess) {
+  Group group(4);
+  for_seeds(Family::kExact, kExactPrograms, [&](uint64_t seed) { return try_exact(group, seed, {}); });
+  group.expect_empty();
+}
+
+void expect_the_same_bits(Family family) {
+  Group wide(4), narrow(4, {.num_worker_threads = 1});
+  for_seeds(family, kRealPrograms, [&](uint64_t seed) {
+    return try_real({&wide, &narrow}, 2, seed, {.family = family});
+  });
+  wide.expect_empty();
+  narrow.expect_empty();
+}
+
+TEST(RandomPrograms, SummedInEdgeOrderTheBitsAreTheSameInEveryRun) { expect_the_same_bits(Family::kReal); }
+
+TEST(RandomPrograms, WithTwoContributionsTheBitsAreThoseOfOneProcess) {
+  expect_the_same_bits(Family::kRealPlain);
+}
+
+// What the programs are said to be like, they are.
+TEST(RandomPrograms, HaveEverything) {
+  std::set<std::string> missing = {"a cycle",
+                                   "a call to oneself",
+                                   "a call inside a handler of a handler",
+                                   "a coroutine with a call",
+                                   "a call nobody waits for",
+                                   "one tensor twice in a message",
+                                   "the undefined tensor in a message",
+                                   "a reference as an argument",
+                                   "a reference as a result",
+                                   "a value fetched by its owner",
+                                   "a value fetched from elsewhere",
+                                   "a sparse gradient",
+                                   "a received tensor changed in place",
+                                   "several roots",
+                                   "a grad_root",
+                                   "three passes",
+                                   "inputs",
+                                   "backward elsewhere"};
+  std::set<Kind> kinds;
+  for (int kind = 0; kind <= static_cast<int>(Kind::kWait); ++kind) kinds.insert(static_cast<Kind>(kind));
+  for (Kind kind : {Kind::kSin, Kind::kTanh}) kinds.erase(kind);
+  for (uint64_t seed = 1; seed <= kExactPrograms; ++seed) {
+    const Program program = generate(seed, {});
+    const auto has = [&](const char* what, bool does) {
+      if (does) missing.erase(what);
+    };
+    std::vector<int> caller(program.blocks.size(), -1);
+    for (int b : blocks_called(program)) {
+      const Block& block = program.blocks[b];
+      std::set<int> awaited;
+      for (const Operation& operation : block.operations) {
+        if (operation.kind == Kind::kWait) awaited.insert(operation.ticket);
+      }
+      for (const Operation& operation : block.operations) {
+        kinds.erase(operation.kind);
+        has("a sparse gradient", operation.kind == Kind::kEmbedding && operation.numbers[0] != 0);
+        has("a received tensor changed in place",
+            operation.kind == Kind::kAddInPlace && operation.inputs[0] < block.parameters);
+        if (operation.kind == Kind::kFetch) {
+          const bool here = block.refs[operation.ref_inputs[0]].owner == block.agent;
+          has(here ? "a value fetched by its owner" : "a value fetched from elsewhere", true);
+        }
+        if (operation.block < 0) continue;
+        caller[operation.block] = b;
+        const int to = program.blocks[operation.block].agent;
+        has("a call to oneself", to == block.agent);
+        has("a cycle", b != 0 && to != block.agent && program.blocks[caller[b]].agent == to);
+        has("a call inside a handler of a handler", b != 0 && caller[b] != 0);
+        has("a coroutine with a call", block.asynchronous);
+        has("a call nobody waits for", operation.ticket >= 0 && !awaited.contains(operation.ticket));
+        has("a reference as an argument", !operation.ref_inputs.empty());
+        has("a reference as a result", operation.kind == Kind::kCall && !operation.ref_outputs.empty());
+        std::set<int> distinct(operation.inputs.begin(), operation.inputs.end());
+        has("one tensor twice in a message", distinct.size() < operation.inputs.size());
+        has("the undefined tensor in a message", distinct.contains(kNothing));
+      }
+    }
+    has("three passes", program.passes.size() == 3);
+    has("backward elsewhere", program.backward_agent != program.blocks[0].agent);
+    for (const Pass& pass : program.passes) {
+      has("inputs", !pass.inputs.empty());
+      has("several roots", pass.roots.size() > 1);
+      for (const Root& root : pass.roots) has("a grad_root", root.seed != 0);
+    }
+  }
+  EXPECT_TRUE(missing.empty()) << absl::StrJoin(missing, ", ");
+  for (Kind kind : kinds) {
+    if (kind != Kind::kConstant) ADD_FAILURE() << "no program has the operation " << name(kind);
+  }
+}
+
+}  // namespace
+}  // namespace programs
