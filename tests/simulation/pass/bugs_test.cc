@@ -1,0 +1,54 @@
+#include "tests/simulation/pass/bugs.h"
+
+#include <iostream>
+#include <string>
+
+#include "gtest/gtest.h"
+#include "tests/simulation/pass/instrumented.h"
+#include "tests/simulation/pass/world.h"
+
+// The simulator is worth what it notices: each mistake that the machines can be built with must be found.
+namespace gradwire::pass_simulation {
+namespace {
+
+// Each must be found within so many schedules.
+constexpr uint64_t kMost = 20'000;
+// After the first that finds it, so many more are tried for one with a shorter trace.
+constexpr uint64_t kForShorter = kInstrumented ? 0 : 2000;
+
+TEST(DeliberateBugs, EachIsFound) {
+  for (const auto& [name, bug] : kBugs) {
+    autograd::chosen_bug = bug;
+    uint64_t first = 0, shortest = 0, fewest = ~uint64_t{0};
+    std::string what;
+    for (uint64_t seed = 1; seed <= (first == 0 ? kMost : first + kForShorter); ++seed) {
+      World world(seed, nullptr, nullptr);
+      const std::string& violation = world.run();
+      if (violation.empty()) continue;
+      if (first == 0) first = seed;
+      if (world.steps() >= fewest) continue;
+      fewest = world.steps();
+      shortest = seed;
+      what = violation;
+    }
+    if (first == 0) {
+      ADD_FAILURE() << name << " was not found in " << kMost << " schedules";
+      continue;
+    }
+    std::cout << name << ": found by seed " << first << "; seed " << shortest << " after " << fewest
+              << " events: " << what
+              << "\n    bazel run //tests/simulation/pass:replay -- --seed=" << shortest << " --bug=" << name
+              << "\n";
+  }
+  autograd::chosen_bug = autograd::DeliberateBug::kNone;
+}
+
+TEST(DeliberateBugs, WithoutOneNothingIsFound) {
+  for (uint64_t seed = 1; seed <= (kInstrumented ? 200 : 2000); ++seed) {
+    World world(seed, nullptr, nullptr);
+    EXPECT_EQ(world.run(), "") << "seed " << seed;
+  }
+}
+
+}  // namespace
+}  // namespace gradwire::pass_simulation

@@ -1,0 +1,188 @@
+// What Contexts and Engine do: who is in a context, and who must hear of its end.
+#include <utility>
+
+#include "tests/simulation/pass/world.h"
+
+namespace gradwire::pass_simulation {
+
+using autograd::ContextTable;
+
+void World::cover(int worker, int context, Coverage::ContextEvent event) {
+  if (coverage_ == nullptr) return;
+  const Local& local = workers_[worker].contexts[context];
+  coverage_->hit(Coverage::kContext,
+                 local.live   ? Coverage::kLive
+                 : local.told ? Coverage::kGone
+                              : Coverage::kUnknown,
+                 event);
+}
+
+int World::find_context(const rpc::Id& id) const {
+  for (std::size_t c = 0; c < contexts_.size(); ++c) {
+    if (contexts_[c].id == id) return static_cast<int>(c);
+  }
+  return -1;
+}
+
+void World::open(int c) {
+  ContextInfo& context = contexts_[c];
+  WorkerState& worker = workers_[context.origin];
+  if (!worker.alive) return;
+  context.opened = true;
+  context.id = {incarnation(context.origin), worker.next_counter++};
+  trace(worker_name(context.origin), " opens context ", c);
+  enter(context.origin, c, Coverage::kOpened);
+}
+
+bool World::enter(int w, int c, Coverage::ContextEvent event) {
+  Local& local = workers_[w].contexts[c];
+  cover(w, c, event);
+  const ContextTable::Entry entry = workers_[w].table.enter(contexts_[c].id);
+  if (entry == ContextTable::Entry::kReleased) {
+    // Only of what has ended, or as good as has, may nothing more be heard.
+    if (!local.told)
+      violate(
+          absl::StrCat("context ", c, " is refused by ", worker_name(w), ", which never heard of its end"));
+    return false;
+  }
+  // One that lives although its end is known is about to hear of it.
+  if (local.told && entry == ContextTable::Entry::kNew)
+    violate(absl::StrCat("context ", c, " comes to life again at ", worker_name(w)));
+  local.live = true;
+  return true;
+}
+
+bool World::touch(int w, int c, int to) {
+  cover(w, c, Coverage::kSends);
+  if (!workers_[w].contexts[c].live) return false;
+  if (to == w) return true;
+  contexts_[c].touched[w] |= 1u << to;
+  if (workers_[w].table.touch(contexts_[c].id, incarnation(to))) return true;
+  violate(absl::StrCat(worker_name(w), " may not send in context ", c, ", which lives there"));
+  return false;
+}
+
+void World::let_go(int c) {
+  ContextInfo& context = contexts_[c];
+  if (!context.opened || context.released || !workers_[context.origin].alive) return;
+  context.released = true;
+  trace(worker_name(context.origin), " lets go of context ", c);
+  cover(context.origin, c, Coverage::kLetGo);
+  release_context(context.origin, c, 0, context.origin);
+}
+
+// The worker has been told of the end of every context of this origin with a lower counter.
+void World::tell(int w, const rpc::Id& below) {
+  for (std::size_t c = 0; c < contexts_.size(); ++c) {
+    if (!contexts_[c].opened || contexts_[c].id.origin != below.origin ||
+        contexts_[c].id.counter >= below.counter)
+      continue;
+    workers_[w].contexts[c].told = true;
+    const bool ended = contexts_[c].released || !workers_[contexts_[c].origin].alive;
+    if (!ended) violate(absl::StrCat(worker_name(w), " is told that context ", c, " has ended, which lives"));
+  }
+}
+
+void World::release_context(int w, int c, uint64_t low, int from) {
+  WorkerState& worker = workers_[w];
+  const rpc::Id context = contexts_[c].id;
+  const uint64_t self = incarnation(w);
+  std::vector<int> released;
+  std::vector<std::pair<int, uint64_t>> to_tell;
+  std::vector<rpc::Id> ending{context};
+  for (std::size_t i = 0; i < ending.size(); ++i) {
+    const rpc::Id each = ending[i];
+    auto touched = worker.table.release(each, each.origin == self ? 0 : low);
+    if (i == 0 && context.origin == self) {
+      low = worker.table.low(self, worker.next_counter);
+      worker.table.release(each, low);
+    }
+    if (i == 0) {
+      for (const rpc::Id& overdue : worker.table.overdue(context.origin)) ending.push_back(overdue);
+    }
+    if (!touched.has_value()) continue;
+    const int index = find_context(each);
+    if (i > 0) cover(w, index, Coverage::kOverdue);
+    released.push_back(index);
+    for (uint64_t to : *touched) to_tell.emplace_back(index, to);
+  }
+  worker.contexts[c].told = true;
+  tell(w, {context.origin, low});
+  for (int index : released) {
+    Local& local = worker.contexts[index];
+    local.live = false;
+    local.told = true;
+    if (!contexts_[index].released && workers_[contexts_[index].origin].alive) {
+      return violate(absl::StrCat("context ", index, " ends at ", worker_name(w), " while it lives"));
+    }
+    for (int part : std::exchange(local.parts, {})) {
+      cover(*parts_[part], Coverage::kReleased);
+      abort(part, absl::AbortedError("the context was released"));
+    }
+  }
+  for (const auto& [index, to] : to_tell) {
+    if (worker_of(to) == from || to == contexts_[index].id.origin) continue;
+    call({.kind = Kind::kCleanup, .from = w, .to = worker_of(to), .context = index, .low = low});
+  }
+}
+
+void World::straggle() {
+  const int c = static_cast<int>(random_.below(contexts_.size()));
+  const int from = static_cast<int>(random_.below(workers_.size()));
+  const int to = static_cast<int>(random_.below(workers_.size()));
+  if (!contexts_[c].opened || !workers_[from].alive || from == to) return;
+  if (!touch(from, c, to)) return;
+  call({.kind = Kind::kForward, .from = from, .to = to, .context = c});
+  // The more there are of a context, the more can come of it.
+  if (random_.below(2) == 0) scheduler_.add(now_ + some_delay(), Event::Kind::kStraggle);
+}
+
+void World::lose(int w, int dead, int step) {
+  WorkerState& worker = workers_[w];
+  const uint64_t lost = incarnation(dead);
+  switch (step) {
+    case 0:
+      trace(worker_name(w), " learns that ", worker_name(dead), " is lost");
+      worker.lost |= 1u << dead;
+      return;
+    case 1: {
+      std::vector<int> parts;
+      for (const Local& local : worker.contexts)
+        parts.insert(parts.end(), local.parts.begin(), local.parts.end());
+      for (int part : parts) worker_lost(part, dead);
+      return;
+    }
+    case 2: {
+      worker.table.worker_lost(lost);
+      const std::vector<rpc::Id> orphans = worker.table.origin_lost(lost);
+      for (std::size_t c = 0; c < contexts_.size(); ++c) {
+        const bool of_dead = contexts_[c].opened && contexts_[c].id.origin == lost;
+        cover(w, static_cast<int>(c), of_dead ? Coverage::kOriginLost : Coverage::kPeerLost);
+        if (of_dead) worker.contexts[c].told = true;
+      }
+      for (const rpc::Id& orphan : orphans) release_context(w, find_context(orphan), 0, dead);
+      return;
+    }
+    default:
+      return fail_calls(w, dead);
+  }
+}
+
+int World::find_pass(int w, int pass) {
+  Local& local = workers_[w].contexts[passes_[pass].context];
+  if (!local.live) return -1;
+  for (int part : local.parts) {
+    if (parts_[part]->pass == pass) return part;
+  }
+  return add_part(w, pass);
+}
+
+int World::add_part(int w, int pass) {
+  const int index = static_cast<int>(parts_.size());
+  const int context = passes_[pass].context;
+  parts_.push_back(std::make_unique<Part>(w, pass, passes_[pass], contexts_[context].graph));
+  workers_[w].contexts[context].parts.push_back(index);
+  return index;
+}
+
+}  // namespace gradwire::pass_simulation

@@ -1,0 +1,260 @@
+// What Pass does with what others say: one worker's part in one pass. In the order of its sections under its lock; between
+// them others may come.
+#include <algorithm>
+#include <utility>
+
+#include "tests/simulation/pass/world.h"
+
+namespace gradwire::pass_simulation {
+
+using autograd::Onward;
+
+uint64_t World::add_reply(Part& part, int arrival, bool wave) {
+  part.replies.push_back({part.next_reply, arrival, wave});
+  return part.next_reply++;
+}
+
+std::vector<WaveMessage> World::wave_messages(const Part& part, const Executor::Reach& reach) const {
+  std::vector<WaveMessage> messages;
+  const auto add = [&](int to, bool needed, const Tensors& tensors) {
+    auto found = std::find_if(messages.begin(), messages.end(), [&](const WaveMessage& each) {
+      return each.to == to && each.needed == needed;
+    });
+    if (found == messages.end()) found = messages.insert(messages.end(), {to, needed, {}});
+    found->tensors.push_back(tensors);
+  };
+  const Graph& graph = graph_of(part);
+  for (const Tensors& each : reach.marked) add(graph.messages[each.message].from, false, each);
+  for (const Tensors& each : reach.needed) add(graph.messages[each.message].to, true, each);
+  return messages;
+}
+
+std::vector<uint64_t> World::receivers_of(const std::vector<WaveMessage>& messages) {
+  std::vector<uint64_t> receivers;
+  for (const WaveMessage& message : messages) receivers.push_back(incarnation(message.to));
+  return receivers;
+}
+
+void World::serve_wave(int index) {
+  const Arrival& arrival = arrivals_[index];
+  const Call& call = calls_[arrival.call];
+  Part& part = *parts_[arrival.part];
+  if (coverage_ != nullptr) {
+    const std::pair<int, uint64_t> key{call.from, call.number};
+    const bool again = std::find(part.heard.begin(), part.heard.end(), key) != part.heard.end();
+    if (!again) part.heard.push_back(key);
+    if (call.kind == Kind::kMark) cover(part, again ? Coverage::kMarkAgain : Coverage::kMark);
+    if (call.kind == Kind::kNeeded) cover(part, again ? Coverage::kNeededAgain : Coverage::kNeeded);
+  }
+  part.took_part = true;
+  Actions actions;
+  std::vector<WaveMessage> messages;
+  std::vector<uint64_t> numbers;
+  if (part.state.begin_mark(incarnation(call.from), call.number, add_reply(part, index, true), actions)) {
+    absl::Status status =
+        part.state.ended() ? absl::AbortedError("the backward pass has ended") : absl::OkStatus();
+    Executor::Reach reach;
+    for (const Tensors& each : call.tensors) {
+      if (!status.ok()) break;
+      if (call.kind == Kind::kMark) {
+        part.executor.mark_outputs(each, reach);
+      } else if (!part.executor.need_outputs(each, reach)) {
+        status = absl::InvalidArgumentError("was not marked from here");
+      }
+    }
+    if (status.ok()) {
+      messages = wave_messages(part, reach);
+      part.state.counted(part.executor.take_counted());
+      numbers = part.state.end_walk(receivers_of(messages), actions);
+    } else {
+      part.state.fail(status, actions);
+    }
+  }
+  after(arrival.part, std::move(actions), std::move(messages), std::move(numbers));
+  notice_lost(arrival.part, call.from);
+  notice_lost(arrival.part, passes_[part.pass].root);
+}
+
+void World::begin(int part) {
+  const PassInfo& pass = passes_[parts_[part]->pass];
+  if (pass.fast) begin_fast(part);
+  if (pass.planned) begin_planned(part);
+}
+
+void World::begin_fast(int index) {
+  Part& part = *parts_[index];
+  if (std::exchange(part.begun, true) || part.state.ended()) return;
+  Executor::Reach reach;
+  uint32_t receivers = 0;
+  const Graph& graph = graph_of(part);
+  for (std::size_t m = 0; m < graph.messages.size(); ++m) {
+    const GraphMessage& message = graph.messages[m];
+    if (message.from != part.worker) continue;
+    const auto all = static_cast<uint8_t>((1 << message.tensors.size()) - 1);
+    part.executor.mark_outputs({static_cast<int>(m), all}, reach);
+    if (message.to == part.worker) continue;
+    part.state.depends_on(incarnation(message.to));
+    receivers |= 1u << message.to;
+  }
+  part.state.counted(part.executor.take_counted());
+  for (int w = 0; w < scenario_.workers; ++w) {
+    if (receivers & 1u << w) notice_lost(index, w);
+  }
+}
+
+void World::notice_lost(int index, int other) {
+  if (workers_[parts_[index]->worker].lost & 1u << other) worker_lost(index, other);
+}
+
+bool World::begin_planned(int index) {
+  Part& part = *parts_[index];
+  bool leads_on = false;
+  const std::optional<Onward> plan = autograd::onward_from_proto(passes_[part.pass].plan);
+  if (!plan) violate("the plan is none");
+  if (!plan || std::exchange(part.begun, true) || part.state.ended()) return leads_on;
+  const Graph& graph = graph_of(part);
+  for (const auto& [message, outputs] : plan->messages()) {
+    if (worker_of(message.first) != part.worker) continue;
+    Tensors tensors{graph.find(part.worker, message.second), 0};
+    if (tensors.message < 0) {
+      violate("the plan names a message that was not sent");
+      return leads_on;
+    }
+    for (const Onward& onward : graph.messages[tensors.message].onward) {
+      leads_on = leads_on || onward.tensors() > 0;
+    }
+    for (uint32_t output : outputs) tensors.mask |= 1 << output;
+    Executor::Reach reach;
+    part.executor.mark_outputs(tensors, reach);
+    for (const Tensors& reached : reach.marked) {
+      const GraphMessage& next = graph.messages[reached.message];
+      for (uint32_t i = 0; i < next.tensors.size(); ++i) {
+        if (reached.mask & 1 << i && !plan->contains(incarnation(next.from), next.number, i)) {
+          violate("the plan lacks a tensor");
+        }
+      }
+    }
+  }
+  part.state.counted(part.executor.take_counted());
+  return leads_on;
+}
+
+void World::begin_run(Part& part) {
+  if (!passes_[part.pass].inputs_only || part.ended) return;
+  part.executor.begin_run();
+  part.state.counted(part.executor.take_counted());
+}
+
+void World::serve_run(int index) {
+  Arrival& arrival = arrivals_[index];
+  const Call& call = calls_[arrival.call];
+  Part& part = *parts_[arrival.part];
+  PassInfo& pass = passes_[part.pass];
+  if (arrival.stage == 1) {
+    if (coverage_ != nullptr) {
+      const int message = call.tensors[0].message;
+      const bool again = std::find(part.runs.begin(), part.runs.end(), message) != part.runs.end();
+      if (!again) part.runs.push_back(message);
+      cover(part, again ? Coverage::kRunAgain : Coverage::kRun);
+    }
+    part.took_part = true;
+    begin(arrival.part);
+    if (step_aside(index)) return;
+  }
+  Actions actions;
+  const bool finishes = pass.planned && call.from == pass.root && call.from != part.worker;
+  const absl::Status status = part.state.status();
+  if (status.ok()) begin_run(part);
+  if (status.ok() && part.state.run_arrived(incarnation(call.from), call.number)) {
+    if (part.executor.deliver_message(call.tensors[0])) {
+      ++pass.messages_arrived;
+      part.state.ran(1, actions);
+    } else {
+      part.state.fail(absl::InvalidArgumentError("no gradients are awaited"), actions);
+    }
+  }
+  if (finishes) part.state.finish_asked(add_reply(part, index, false), actions);
+  if (!finishes) reply(index, status);
+  after(arrival.part, std::move(actions), {}, {}, true);
+  notice_lost(arrival.part, call.from);
+  notice_lost(arrival.part, pass.root);
+}
+
+void World::serve_finish(int index) {
+  Arrival& arrival = arrivals_[index];
+  Part& part = *parts_[arrival.part];
+  if (arrival.stage == 1) {
+    cover(part, std::exchange(part.finish_heard, true) ? Coverage::kFinishAgain : Coverage::kFinish);
+    part.took_part = true;
+    begin(arrival.part);
+    if (step_aside(index)) return;
+  }
+  Actions actions;
+  if (!part.state.ended()) begin_run(part);
+  part.state.finish_asked(add_reply(part, index, false), actions);
+  after(arrival.part, std::move(actions));
+  notice_lost(arrival.part, passes_[part.pass].root);
+}
+
+void World::drain(int index) {
+  Part& part = *parts_[index];
+  if (part.draining) return;
+  if (!part.state.ended() && part.executor.next(part.task, random_)) {
+    part.draining = true;
+    scheduler_.add(now_ + (gap() ? some_delay() : 0), Event::Kind::kRan, index);
+  }
+}
+
+void World::ran(int index) {
+  Part& part = *parts_[index];
+  PassInfo& pass = passes_[part.pass];
+  if (!workers_[part.worker].alive) return;
+  absl::Status status;
+  if (++nodes_run_ == scenario_.node_error) {
+    trace("a node fails at ", worker_name(part.worker), " in ", name(pass));
+    cover(part, Coverage::kNodeFailed);
+    pass.node_failed = true;
+    status = absl::UnknownError(absl::StrCat("node failed at ", worker_name(part.worker)));
+  } else {
+    cover(part, Coverage::kNodeRan);
+    const uint8_t kept = part.executor.kept(part.task);
+    for (int i = 0; i < 8; ++i) {
+      if (kept & 1 << i && ++pass.kept[part.task.node][i] > 1) violate("a gradient is kept twice");
+    }
+  }
+  part.draining = false;
+  if (!part.state.ended()) {
+    if (status.ok()) part.executor.finished(part.task);
+    if (!status.ok()) {
+      part.state.fail(status, part.drained);
+    } else if (part.task.shipped != 0) {
+      const Tensors tensors{graph_of(part).nodes[part.task.node].message, part.task.shipped};
+      part.state.shipping(incarnation(graph_of(part).messages[tensors.message].from));
+      part.state.ran(1, part.drained);
+      part.draining = true;  // Sending may fail at once, and so come back here.
+      ship(index, tensors);
+      part.draining = false;
+    } else {
+      part.state.ran(1, part.drained);
+    }
+    drain(index);
+    if (part.draining) return;
+  }
+  after(index, std::exchange(part.drained, {}));
+}
+
+void World::ship(int index, const Tensors& tensors) {
+  Part& part = *parts_[index];
+  const GraphMessage& message = graph_of(part).messages[tensors.message];
+  count_shipped(passes_[part.pass], tensors);
+  call({.kind = Kind::kRun,
+        .from = part.worker,
+        .to = message.from,
+        .pass = part.pass,
+        .context = passes_[part.pass].context,
+        .part = index,
+        .number = message.number,
+        .tensors = {tensors}});
+}
+
+}  // namespace gradwire::pass_simulation

@@ -1,0 +1,163 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "autograd/onward.h"
+#include "tests/simulation/pass/coverage.h"
+#include "tests/simulation/pass/graph.h"
+#include "tests/simulation/pass/scenario.h"
+#include "tests/simulation/pass/scheduler.h"
+#include "tests/simulation/pass/state.h"
+
+namespace gradwire::pass_simulation {
+
+// A group of workers in one schedule: contexts whose forward has been, backward passes over them, and their ends. The
+// production state machines (PassState, ContextTable, Onward) decide; what stands around them in production (Pass, Contexts,
+// Engine, LocalExecutor, the calls of Agent) is done here in the same steps, and whenever it lets go of its lock others may
+// come in between.
+class World {
+ public:
+  World(uint64_t seed, Coverage* coverage, Trace* trace);
+
+  // Runs to the end. Returns the first violation of an invariant, or nothing.
+  const std::string& run();
+  // Events that were handled.
+  uint64_t steps() const { return steps_; }
+
+ private:
+  using Actions = autograd::PassState::Actions;
+  using Kind = Call::Kind;
+
+  // world.cc: the schedule.
+  void plan();
+  void plan_passes(int context);
+  void dispatch(const Event& event);
+  void run_until_quiet();
+  void fault();
+  void kill(int worker);
+  void learn(uint32_t arg);
+  Time some_delay();
+  // Whether another thread may come in between here.
+  bool gap() { return random_.per_mille(scenario_.gaps); }
+
+  // calls.cc: calls that are repeated until they are answered.
+  int call(Call call);
+  void send(int call);
+  void complete(int call, const Answer& answer);
+  void on_request(int call);
+  void on_retry(int call);
+  void reply(int arrival, absl::Status status, std::vector<uint64_t> workers = {});
+  void fail_calls(int worker, int dead);
+  void serve(int arrival);
+
+  // contexts.cc: Contexts and Engine.
+  void open(int context);
+  void let_go(int context);
+  void release_context(int worker, int context, uint64_t low, int from);
+  // False when it was released.
+  bool enter(int worker, int context, Coverage::ContextEvent event);
+  void tell(int worker, const rpc::Id& below);
+  bool touch(int worker, int context, int to);
+  void straggle();
+  void lose(int worker, int dead, int step);
+  int find_context(const rpc::Id& id) const;
+  int find_pass(int worker, int pass);
+  int add_part(int worker, int pass);
+
+  // parts.cc: Pass, what others say.
+  void serve_wave(int arrival);
+  // Whether there is another step to come, in which case it has been scheduled.
+  bool step_aside(int arrival);
+  void begin(int part);
+  void begin_fast(int part);
+  // Whether what the worker itself sent leads on to what it received.
+  bool begin_planned(int part);
+  // Whoever was lost before this part depended on them: the news of it does not come again.
+  void notice_lost(int part, int worker);
+  void begin_run(Part& part);
+  void serve_run(int arrival);
+  void serve_finish(int arrival);
+  void drain(int part);
+  void ran(int part);
+  void ship(int part, const Tensors& tensors);
+
+  // aftermath.cc: Pass, what it says, and what becomes of the answers.
+  void worker_lost(int part, int dead);
+  void abort(int part, const absl::Status& reason);
+  void abort_asked(int part, const absl::Status& reason);
+  void on_answer(const Call& call, const Answer& answer);
+  static std::vector<uint64_t> receivers_of(const std::vector<WaveMessage>& messages);
+  std::vector<WaveMessage> wave_messages(const Part& part, const Executor::Reach& reach) const;
+  void after(int part, Actions actions, std::vector<WaveMessage> wave = {},
+             std::vector<uint64_t> numbers = {}, bool drains = false);
+  void perform(Aftermath& aftermath);
+  void owe(Part& part, uint64_t number, absl::Status status, std::vector<uint64_t> workers);
+  uint64_t add_reply(Part& part, int arrival, bool wave);
+
+  // root.cc: backward().
+  void begin_pass(int pass);
+  void start(int pass);
+  void start_planned(int pass, const autograd::Onward& plan);
+  void run_roots(int pass);
+  void complete_pass(int pass, const absl::Status& status);
+
+  // invariants.cc
+  void violate(std::string what);
+  void check_success(const PassInfo& pass);
+  void check_failure(const PassInfo& pass);
+  void check_quiet();
+  void check_released();
+  void check_actions(const Part& part, const Actions& actions);
+  void count_shipped(PassInfo& pass, const Tensors& tensors);
+  // Workers that hear of the end of a context as long as they live, as bits.
+  uint32_t told_of_end(const ContextInfo& context) const;
+
+  // trace.cc
+  std::string describe(const Call& call) const;
+  std::string describe(const std::vector<Tensors>& tensors) const;
+  std::string name(const PassInfo& pass) const;
+  template <class... Args>
+  void trace(const Args&... args) {
+    if (trace_ != nullptr) trace_->line(now_, args...);
+  }
+
+  int state_of(const Part& part) const;
+  void cover(const Part& part, Coverage::PartEvent event) {
+    if (coverage_ != nullptr) coverage_->hit(machine_of(part), state_of(part), event);
+  }
+  void cover(int worker, int context, Coverage::ContextEvent event);
+  Coverage::Machine machine_of(const Part& part) const {
+    return passes_[part.pass].root == part.worker ? Coverage::kRoot : Coverage::kParticipant;
+  }
+  const Graph& graph_of(const Part& part) const { return contexts_[passes_[part.pass].context].graph; }
+
+  Random random_;
+  const Scenario scenario_;
+  Coverage* const coverage_;
+  Trace* const trace_;
+
+  Time now_ = 0;
+  Scheduler scheduler_;
+  std::vector<WorkerState> workers_;
+  std::vector<ContextInfo> contexts_;
+  std::vector<PassInfo> passes_;
+  std::vector<std::unique_ptr<Part>> parts_;
+  std::deque<Call> calls_;
+  std::deque<Arrival> arrivals_;
+  std::deque<Answer> answers_;
+  std::deque<Aftermath> aftermaths_;
+  uint64_t steps_ = 0;
+  uint32_t nodes_run_ = 0;
+  // No more losses.
+  bool calm_ = false;
+  std::string violation_;
+};
+
+inline std::string worker_name(int worker) { return absl::StrCat("w", worker); }
+
+}  // namespace gradwire::pass_simulation
