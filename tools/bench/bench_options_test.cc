@@ -67,6 +67,19 @@ TEST(Cases, EveryRoleBelongsToASuiteWithGradwire) {
   }
 }
 
+TEST(Cases, OfTrainingHaveATrainerBesideTheWorkersThatTheirNamesCount) {
+  const auto options = complete_options({.suites = {"autograd"}});
+  ASSERT_TRUE(options.ok()) << options.status();
+  EXPECT_THAT(options->cases, Each(Field(&CaseSpec::kind, CaseKind::kTraining)));
+  ASSERT_THAT(options->cases,
+              ElementsAre(Field(&CaseSpec::name, "remote_add"), Field(&CaseSpec::name, "chain_4"),
+                          Field(&CaseSpec::name, "fanout_8"), Field(&CaseSpec::name, "mlp_2")));
+  EXPECT_EQ(options->cases[0].members, 2);
+  for (std::size_t i = 1; i < options->cases.size(); ++i) {
+    EXPECT_EQ(options->cases[i].members, parse_case(options->cases[i].name).count + 1);
+  }
+}
+
 TEST(Options, GroupsOfAnySizeMayBeAskedFor) {
   const auto options = complete_options({.suites = {"scale"}, .cases = {"all_to_all_3"}});
   ASSERT_TRUE(options.ok()) << options.status();

@@ -43,7 +43,10 @@ std::vector<CaseSpec> make_cases() {
   add({.suite = "rref", .name = "share", .members = 3});
   add({.suite = "rref", .name = "killed_peer", .kind = CaseKind::kKilledPeer, .members = 3});
   add({.suite = "rref", .name = "cut_link", .kind = CaseKind::kCutLink, .members = 3, .transport = "tcp"});
-  add({.suite = "autograd", .name = "remote_add"});
+  add({.suite = "autograd", .name = "remote_add", .kind = CaseKind::kTraining});
+  add({.suite = "autograd", .name = "chain_4", .kind = CaseKind::kTraining, .members = 5});
+  add({.suite = "autograd", .name = "fanout_8", .kind = CaseKind::kTraining, .members = 9});
+  add({.suite = "autograd", .name = "mlp_2", .kind = CaseKind::kTraining, .members = 3, .weight = 2});
   add({.suite = "store", .name = "set_get"});
   for (const int members : {8, 16, 32, 64}) {
     add({.suite = "scale",

@@ -17,6 +17,7 @@ enum class CaseKind : uint8_t {
   kFirstContact,    // Every member of a fresh group calls every other once.
   kKilledPeer,      // The last member of a fresh group kills the second, and times how that shows.
   kCutLink,         // The same with a network whose link to the second member is cut.
+  kTraining,        // As kLatency, and afterwards every side says by itself what else it has found.
   kIdle,            // Nobody calls.
 };
 

@@ -35,7 +35,8 @@ absl::Status Channel::send(const Order& order) {
                                   {"host", order.place.host},
                                   {"case", order.task.case_name},
                                   {"seconds", order.task.seconds},
-                                  {"depth", order.task.depth}}));
+                                  {"depth", order.task.depth},
+                                  {"beside", order.task.beside}}));
 }
 
 absl::Status Channel::send(const Answer& answer) {
@@ -72,6 +73,7 @@ absl::StatusOr<Order> Channel::receive_order() {
     order.task.case_name = value.at("case");
     order.task.seconds = value.at("seconds");
     order.task.depth = value.at("depth");
+    order.task.beside = value.at("beside");
     return order;
   } catch (const json::exception& e) {
     return absl::InvalidArgumentError(e.what());

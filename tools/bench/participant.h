@@ -29,6 +29,8 @@ struct Task {
   double seconds = 1;
   // Calls in flight, where the case has that.
   int depth = 1;
+  // Not the case's latency: what else the side has to say of it, as figures of its own (kTraining).
+  bool beside = false;
 };
 
 // One process of one side: of Gradwire, of a peer, or of the machine's own floor. The coordinator calls

@@ -40,6 +40,8 @@ constexpr Aim kAims[] = {
     {"set_get", "store", "p50_us", "torch_store", 1},
     {"oversubscribed_add2", "", "calls_per_s", kTorch, 3},
     {"cycle", "", "p50_us", kTorch, 20},
+    {"remote_add", "", "p50_us", kTorch, 12},
+    {"", "", "smart_over_fast", "", 1.3},
     {"killed_peer", "", "in_flight_failed_ms", "", 50},
     {"killed_peer", "", "noticed_ms", "", 50},
     {"all_to_all_16", "shm", "first_contact_ms", kTorch, 10},

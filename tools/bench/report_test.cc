@@ -68,6 +68,25 @@ TEST(Aim, OfAFigureOfEveryCaseHoldsForEach) {
   EXPECT_EQ(aim_of(descriptors), "MISS <= 2");
 }
 
+TEST(Aim, OfATrainingStepIsTwelveTimesThePeerAndLittleForTheMarking) {
+  Row step = row();
+  step.suite = "autograd";
+  step.case_name = "remote_add";
+  step.ratio = 12;
+  EXPECT_EQ(aim_of(step), "ok >= 12x");
+  step.transport = "tcp";
+  step.ratio = 11.9;
+  EXPECT_EQ(aim_of(step), "MISS >= 12x");
+  Row marking = {.suite = "autograd",
+                 .case_name = "chain_4",
+                 .transport = "shm",
+                 .metric = "smart_over_fast",
+                 .gradwire = 1.2};
+  EXPECT_EQ(aim_of(marking), "ok <= 1.3");
+  marking.gradwire = 1.4;
+  EXPECT_EQ(aim_of(marking), "MISS <= 1.3");
+}
+
 TEST(TextTable, PutsThePeersOfAFigureOnOneLine) {
   Report report;
   report.rows = {row(), row()};

@@ -27,6 +27,7 @@ bool selected(const std::vector<std::string>& list, const std::string& value) {
 bool needs_fresh_side(const CaseSpec& spec) {
   switch (spec.kind) {
     case CaseKind::kLatency:
+    case CaseKind::kTraining:
       return spec.members > 2;
     case CaseKind::kInFlight:
     case CaseKind::kIdle:
@@ -148,7 +149,18 @@ absl::StatusOr<Round> Runner::one_round(const CaseSpec& spec, const std::string&
   auto round = loss ? contender.side->run_last_task(task) : contender.side->run(task, all_members_run(spec));
   if (round.ok() && spec.kind == CaseKind::kFirstContact)
     round = add_footprint(*std::move(round), *contender.side);
+  if (round.ok() && spec.kind == CaseKind::kTraining)
+    round = add_beside(*std::move(round), task, *contender.side);
   if (happens_once(spec)) contender.side.reset();
+  return round;
+}
+
+absl::StatusOr<Round> Runner::add_beside(Round round, Task task, Side& side) {
+  // By itself, so that what it takes does not count for the processor time of the calls before.
+  task.beside = true;
+  auto beside = side.run(task, false);
+  if (!beside.ok()) return beside.status();
+  round.members[0].figures = std::move(beside->members[0].figures);
   return round;
 }
 
@@ -210,7 +222,8 @@ std::vector<Runner::Result> Runner::rounds(const CaseSpec& spec, const std::stri
         break;
       case CaseKind::kInFlight:
       case CaseKind::kQueued:
-      case CaseKind::kLatency: {
+      case CaseKind::kLatency:
+      case CaseKind::kTraining: {
         result.figures = latency_figures(all[i], spec.bytes_per_call);
         const double p50 = figure(result.figures, "p50_us");
         const double p99 = figure(result.figures, "p99_us");
@@ -221,6 +234,7 @@ std::vector<Runner::Result> Runner::rounds(const CaseSpec& spec, const std::stri
           const double bytes = static_cast<double>(std::max<int64_t>(8, parse_case(spec.name).bytes));
           add_point(spec.plot, transport, result.name, bytes, p50);
         }
+        for (Figure& own : own_figures(all[i])) result.figures.push_back(std::move(own));
         break;
       }
     }

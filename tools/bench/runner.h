@@ -43,6 +43,8 @@ class Runner {
   void in_flight(const CaseSpec& spec, const std::string& transport, std::vector<Contender*>& sides);
   absl::StatusOr<Round> one_round(const CaseSpec& spec, const std::string& transport, Contender& contender,
                                   int depth, double seconds);
+  // Has the caller say what else it finds in the case.
+  static absl::StatusOr<Round> add_beside(Round round, Task task, Side& side);
   // Has the members say what contact with one another costs them while they are idle.
   static absl::StatusOr<Round> add_footprint(Round round, Side& side);
   void add_rows(const CaseSpec& spec, const std::string& transport, const std::vector<Result>& results);
