@@ -98,10 +98,6 @@ absl::Status check_roots(const std::vector<at::Tensor>& roots, const BackwardOpt
   for (const Input& input : options.inputs) {
     if (!input.reference()) GRADWIRE_RETURN_IF_ERROR(check_input(input.tensor()));
   }
-  if (!options.inputs.empty() && options.mode == Mode::kFast) {
-    return absl::InvalidArgumentError(
-        "backward() with inputs needs Mode::kSmart: what has no use must be found out");
-  }
   return absl::OkStatus();
 }
 
@@ -184,7 +180,8 @@ void run_pass(const ContextRef& context, const std::vector<at::Tensor>& roots, c
     token = call->cancellation();
   }
   proto::Pass header;
-  header.set_fast(options.mode == Mode::kFast);
+  // What has no use must be found out.
+  header.set_fast(options.mode == Mode::kFast && options.inputs.empty());
   header.set_retain_graph(options.retain_graph || options.create_graph);
   header.set_create_graph(options.create_graph);
   header.set_sum_in_edge_order(options.sum_in_edge_order);

@@ -28,7 +28,8 @@ struct BackwardOptions {
   // One for each root, of its shape; none at all where every root has one element.
   std::vector<at::Tensor> grad_roots = {};
   // Leaves or not, here or on any worker: only their gradients are computed, sent and kept, each in the context on its
-  // own worker. Empty: those of every leaf. (A node with several outputs computes them all.)
+  // own worker. Empty: those of every leaf. (A node with several outputs
+  // computes them all.) With inputs every pass is kSmart, and does the wave.
   std::vector<Input> inputs = {};
   // DeadlineExceeded afterwards. Inside a handler the deadline of its call holds besides.
   absl::Duration timeout = absl::InfiniteDuration();

@@ -35,6 +35,7 @@ absl::StatusOr<std::shared_ptr<ContextState>> Contexts::enter(const rpc::Id& con
     case ContextTable::Entry::kNew:
       return add_locked(context);
     case ContextTable::Entry::kReleased:
+      note_late();
       return absl::NotFoundError(
           absl::StrCat("the autograd context ", rpc::to_string(context), " was released"));
     case ContextTable::Entry::kTooMany:
@@ -89,16 +90,16 @@ void Contexts::release(const rpc::Id& context, uint64_t low, uint64_t from) {
         low = table_.low(self, next_counter_);
         table_.release(each, low);
       }
+      // Others below the watermark: their own CLEANUP is on its way, or was lost with a worker between.
+      if (i == 0) {
+        for (const rpc::Id& overdue : table_.overdue(context.origin)) ending.push_back(overdue);
+      }
       if (!touched.has_value()) continue;
       auto found = states_.find(each);
       states.push_back(std::move(found->second));
       states_.erase(found);
       by_public_id_.erase(public_id(each));
       for (uint64_t worker : *touched) to_tell.emplace_back(each, worker);
-      // Others below the watermark: their own CLEANUP is on its way, or was lost with a worker between.
-      if (i == 0) {
-        for (const rpc::Id& overdue : table_.overdue(context.origin)) ending.push_back(overdue);
-      }
     }
   }
   for (const auto& state : states) released_(state);

@@ -47,6 +47,9 @@ class Contexts {
   std::size_t size() const;
   // CLEANUPs that have not been answered.
   std::size_t cleanups_under_way() const { return cleanups_->load(); }
+  // A message came for a context that does not live here any more.
+  void note_late() { late_.fetch_add(1, std::memory_order_relaxed); }
+  uint64_t late_messages() const { return late_.load(std::memory_order_relaxed); }
 
  private:
   std::shared_ptr<ContextState> add_locked(const rpc::Id& context) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -55,6 +58,8 @@ class Contexts {
   const Listener released_;
   // Shared with the calls under way, which may outlive this.
   const std::shared_ptr<std::atomic<std::size_t>> cleanups_ = std::make_shared<std::atomic<std::size_t>>(0);
+
+  std::atomic<uint64_t> late_{0};
 
   mutable Mutex mutex_;
   ContextTable table_ ABSL_GUARDED_BY(mutex_);

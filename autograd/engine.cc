@@ -70,8 +70,12 @@ std::shared_ptr<Pass> Engine::begin_pass(const std::shared_ptr<ContextState>& co
 }
 
 absl::StatusOr<std::shared_ptr<Pass>> Engine::find_pass(const proto::Pass& header, absl::Time deadline) {
-  GRADWIRE_ASSIGN_OR_RETURN(auto context, contexts_.find(rpc::from_proto(header.context())));
-  return pass_of(context, header, deadline);
+  auto context = contexts_.find(rpc::from_proto(header.context()));
+  if (!context.ok()) {
+    contexts_.note_late();
+    return context.status();
+  }
+  return pass_of(*context, header, deadline);
 }
 
 absl::StatusOr<std::shared_ptr<Pass>> Engine::join_pass(const proto::Pass& header, absl::Time deadline) {
@@ -143,7 +147,13 @@ void Engine::worker_lost(const rpc::Worker& worker, const absl::Status& reason) 
 bool Engine::idle() const { return contexts_.cleanups_under_way() == 0; }
 
 void Engine::shutdown(const absl::Status& reason) {
-  for (const auto& pass : passes()) pass->abort(reason);
+  // To others it is a worker that was lost.
+  const absl::Status lost = with_worker(
+      absl::UnavailableError(absl::StrCat("worker \"", agent_.self().name,
+                                          "\" shut down during a backward pass: ", reason.message())),
+      agent_.self().name);
+  for (const auto& pass : passes())
+    pass->abort(pass->id().origin == agent_.self().incarnation ? reason : lost);
   gate_->shutdown(reason);
   for (const auto& watcher : watchers()) watcher->shutdown(reason);
 }
@@ -219,7 +229,7 @@ void Engine::serve_abort(const rpc::ServiceCall& call) {
   // Of a released context nothing is left to abort.
   if (auto pass = find_pass(abort.pass(), call.deadline); pass.ok()) {
     absl::Status reason = rpc::status_from_proto(abort.reason());
-    (*pass)->abort(reason.ok() ? absl::AbortedError("the pass was aborted") : reason);
+    (*pass)->abort_asked(reason.ok() ? absl::AbortedError("the pass was aborted") : reason);
   }
   call.reply(rpc::ServiceReply());
 }

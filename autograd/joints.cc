@@ -43,18 +43,22 @@ void plant_send(ContextState& context, uint64_t self, uint64_t receiver,
   }
   if (edges.empty()) return;
   LookAhead look(context.id, self);
+  bool leads_on = false;
   for (const torch::autograd::Edge& edge : edges) {
     std::optional<Onward> onward = look.from(edge);
     if (!onward) {
       graph.clear_onward();
+      leads_on = true;
       break;
     }
+    leads_on |= onward->tensors() > 0;
     to_proto(*onward, *graph.add_onward()->mutable_messages());
   }
   MutexLock lock(context.mutex);
   graph.set_message(++context.messages);
-  auto node = std::shared_ptr<SendNode>(new SendNode(context.id, graph.message(), receiver, std::move(edges)),
-                                        torch::autograd::deleteNode);
+  auto node = std::shared_ptr<SendNode>(
+      new SendNode(context.id, graph.message(), receiver, std::move(edges), leads_on),
+      torch::autograd::deleteNode);
   context.send_nodes.emplace(graph.message(), std::move(node));
 }
 

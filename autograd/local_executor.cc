@@ -1,12 +1,15 @@
 #include "autograd/local_executor.h"
 
+#include <torch/csrc/autograd/cpp_hook.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 
 #include <algorithm>
+#include <cstring>
 #include <mutex>
+#include <optional>
 #include <string>
-#include <tuple>
+#include <typeinfo>
 
 #include "absl/strings/str_cat.h"
 #include "autograd/anomaly.h"
@@ -27,6 +30,27 @@ void validate(const edge_list& edges, variable_list& gradients, const std::strin
     return absl::StrCat(who, " returned an invalid gradient: ", message);
   });
 }
+
+// Whose gradient a tensor's hook is for. libtorch does not export what dynamic_cast would need of the hook's class.
+std::optional<std::size_t> output_of(const torch::autograd::FunctionPreHook& hook) {
+  using TensorHook = torch::autograd::CppFunctionTensorPreHook;
+  if (std::strcmp(typeid(hook).name(), "N5torch8autograd24CppFunctionTensorPreHookE") != 0)
+    return std::nullopt;
+  return static_cast<const TensorHook&>(hook).value_idx_;
+}
+
+// A gradient's place in the graph, for the order of sums: a number that follows from how the edge it came along is joined
+// to the roots, and from nothing else; not from who computed it when, which differs from run to run. A node's place
+// follows from those of all that comes to it, so that different nodes and edges have different ones.
+constexpr uint64_t kRootPlace = 1;
+constexpr uint64_t kNodePlace = 2;
+uint64_t mix_places(uint64_t a, uint64_t b) {
+  uint64_t x = a * 0x9e3779b97f4a7c15u ^ (b + 0x632be59bd9b4e019u);
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+  return x ^ (x >> 31);
+}
+uint64_t place_of_edge(uint64_t node, std::size_t edge) { return mix_places(node, edge); }
 
 }  // namespace
 
@@ -234,7 +258,7 @@ absl::Status LocalExecutor::walk(Reach& reach) {
 absl::Status LocalExecutor::deliver_roots(variable_list gradients) {
   try {
     for (std::size_t i = 0; i < roots_.size(); ++i) {
-      deliver(roots_[i], std::move(gradients[i]), ~uint64_t{0}, 0, static_cast<uint32_t>(i));
+      deliver(roots_[i], std::move(gradients[i]), place_of_edge(kRootPlace, i));
     }
   } catch (...) {
     return with_context(status_from_exception(std::current_exception()), "the gradients of the roots");
@@ -242,7 +266,8 @@ absl::Status LocalExecutor::deliver_roots(variable_list gradients) {
   return absl::OkStatus();
 }
 
-absl::Status LocalExecutor::deliver_message(uint64_t message, variable_list gradients) {
+absl::Status LocalExecutor::deliver_message(uint64_t message, variable_list gradients,
+                                            const std::vector<uint64_t>& places) {
   auto found = sent_.find(message);
   if (found == sent_.end() || found->second.arrived) {
     return absl::InvalidArgumentError(absl::StrCat("no gradients are awaited for message ", message));
@@ -266,7 +291,7 @@ absl::Status LocalExecutor::deliver_message(uint64_t message, variable_list grad
     sent.arrived = true;
     for (std::size_t i = 0; i < edges.size(); ++i) {
       if (!sent.marked[i]) continue;
-      deliver(edges[i], std::move(gradients[i]), sent.node->sequence_nr(), message, static_cast<uint32_t>(i));
+      deliver(edges[i], std::move(gradients[i]), i < places.size() ? places[i] : 0);
     }
   } catch (...) {
     return with_context(status_from_exception(std::current_exception()),
@@ -275,22 +300,34 @@ absl::Status LocalExecutor::deliver_message(uint64_t message, variable_list grad
   return absl::OkStatus();
 }
 
-void LocalExecutor::deliver(const Edge& edge, at::Tensor gradient, uint64_t from, uint64_t message,
-                            uint32_t index) {
+void LocalExecutor::deliver(const Edge& edge, at::Tensor gradient, uint64_t place) {
   if (!edge.is_valid()) return;
   auto found = index_.find(edge.function.get());
   if (found == index_.end()) return;
   Record& record = records_[found->second];
   if (options_.inputs_only && !is_live(record, edge.input_nr)) return;
-  if (gradient.defined()) {
-    if (options_.sum_in_edge_order) {
-      record.contributions.push_back({edge.input_nr, from, message, index, std::move(gradient)});
-    } else {
-      if (record.buffer.buffer.empty()) record.buffer = InputBuffer(record.node->num_inputs());
-      record.buffer.add(edge.input_nr, std::move(gradient), std::nullopt, std::nullopt, record.node);
-    }
+  if (options_.sum_in_edge_order) {
+    record.contributions.push_back({edge.input_nr, place, std::move(gradient)});
+  } else if (gradient.defined()) {
+    if (record.buffer.buffer.empty()) record.buffer = InputBuffer(record.node->num_inputs());
+    record.buffer.add(edge.input_nr, std::move(gradient), std::nullopt, std::nullopt, record.node);
   }
   if (--record.missing == 0) ready_.push({record.node->sequence_nr(), order_++, found->second});
+}
+
+void LocalExecutor::sum_in_order(Record& record, Task& task) {
+  std::sort(record.contributions.begin(), record.contributions.end(),
+            [](const Contribution& a, const Contribution& b) { return a.place < b.place; });
+  record.place = kNodePlace;
+  task.places.assign(record.node->num_inputs(), kNodePlace);
+  for (Contribution& each : std::exchange(record.contributions, {})) {
+    record.place = mix_places(record.place, each.place);
+    if (each.input < task.places.size())
+      task.places[each.input] = mix_places(task.places[each.input], each.place);
+    if (!each.gradient.defined()) continue;
+    if (record.buffer.buffer.empty()) record.buffer = InputBuffer(record.node->num_inputs());
+    record.buffer.add(each.input, std::move(each.gradient), std::nullopt, std::nullopt, record.node);
+  }
 }
 
 bool LocalExecutor::next(Task& task) {
@@ -302,23 +339,17 @@ bool LocalExecutor::next(Task& task) {
   task.node = record.node;
   task.runs = !options_.inputs_only || record.needed;
   if (record.kind == Kind::kRecv) {
+    task.live = record.marked;
+    task.shipped = record.marked;
     if (options_.inputs_only) {
+      for (uint32_t i = 0; i < task.live.size(); ++i) task.live[i] = is_live(record, i);
       task.shipped = record.needed_outputs;
       task.runs = std::find(task.shipped.begin(), task.shipped.end(), true) != task.shipped.end();
     }
     if (task.runs) task.recv = static_cast<RecvNode*>(record.node);
   }
   if (record.kind == Kind::kLeaf) task.leaf = &static_cast<AccumulateGrad*>(record.node)->variable;
-  if (options_.sum_in_edge_order) {
-    std::sort(record.contributions.begin(), record.contributions.end(),
-              [](const Contribution& a, const Contribution& b) {
-                return std::tie(b.from, b.message, a.edge) < std::tie(a.from, a.message, b.edge);
-              });
-    for (Contribution& each : std::exchange(record.contributions, {})) {
-      if (record.buffer.buffer.empty()) record.buffer = InputBuffer(record.node->num_inputs());
-      record.buffer.add(each.input, std::move(each.gradient), std::nullopt, std::nullopt, record.node);
-    }
-  }
+  if (options_.sum_in_edge_order) sum_in_order(record, task);
   if (record.buffer.buffer.empty()) {
     task.inputs.resize(record.node->num_inputs());
   } else {
@@ -329,18 +360,28 @@ bool LocalExecutor::next(Task& task) {
 }
 
 // Tensor hooks run wherever a gradient passes, hooks of the node only where it runs.
-void LocalExecutor::call_tensor_hooks(Node& node, variable_list& inputs) const {
-  for (const auto& hook : node.tensor_pre_hooks()) inputs = (*hook)(inputs);
+void LocalExecutor::call_tensor_hooks(Node& node, Task& task) const {
+  // Of a message only what is used is in the pass.
+  const auto is_live = [&task](std::size_t output) {
+    return task.live.empty() || (output < task.live.size() && task.live[output]);
+  };
+  for (const auto& hook : node.tensor_pre_hooks()) {
+    const std::optional<std::size_t> output = output_of(*hook);
+    if (output && !is_live(*output)) continue;
+    task.inputs = (*hook)(task.inputs);
+  }
   if (node.retains_grad_hooks().empty()) return;
   std::unique_lock<Mutex> lock;
   if (options_.retained_gradients != nullptr) lock = std::unique_lock(*options_.retained_gradients);
-  for (const auto& [output, hook] : node.retains_grad_hooks()) inputs = (*hook)(inputs);
+  for (const auto& [output, hook] : node.retains_grad_hooks()) {
+    if (is_live(output)) task.inputs = (*hook)(task.inputs);
+  }
 }
 
 absl::Status LocalExecutor::run(Task& task) const {
   Node& node = *task.node;
   try {
-    call_tensor_hooks(node, task.inputs);
+    call_tensor_hooks(node, task);
     if (auto captured = captures_.find(&node); captured != captures_.end()) {
       for (const auto& [input, tensor] : captured->second) task.kept.emplace_back(tensor, task.inputs[input]);
     }
@@ -392,7 +433,7 @@ void LocalExecutor::finished(Task& task) {
   const edge_list& edges = task.node->next_edges();
   const std::size_t n = std::min(edges.size(), task.outputs.size());
   for (std::size_t i = 0; i < n; ++i) {
-    deliver(edges[i], std::move(task.outputs[i]), task.node->sequence_nr(), 0, i);
+    deliver(edges[i], std::move(task.outputs[i]), place_of_edge(records_[task.record].place, i));
   }
 }
 

@@ -43,7 +43,7 @@ class LocalExecutor {
     uint64_t self = 0;
     // Nodes keep what they saved for another pass.
     bool retain_graph = false;
-    // Sums contributions in the order of the nodes they come from, not in that of their arrival.
+    // Sums contributions in an order that the graph's shape alone decides, not that of their arrival.
     bool sum_in_edge_order = false;
     // Only gradients of add_inputs' tensors are kept, and nothing is run that they do not depend on.
     bool inputs_only = false;
@@ -79,8 +79,10 @@ class LocalExecutor {
     const at::Tensor* leaf = nullptr;
     // False where gradients are only looked at, for an input that nothing else depends on.
     bool runs = true;
-    // Of a recv node: which of its gradients have a use elsewhere. Empty: all.
+    // Of a recv node: which of its gradients are looked at, which are shipped, and each one's place in the order of sums.
+    std::vector<bool> live;
     std::vector<bool> shipped;
+    std::vector<uint64_t> places;
     variable_list inputs;
     // After run(): the node's outputs; for a recv node the gradients to ship, undefined where not marked.
     variable_list outputs;
@@ -113,9 +115,11 @@ class LocalExecutor {
   // ---- Running. GradMode is off.
 
   absl::Status deliver_roots(variable_list gradients);
-  // One for each output of the send node, undefined where none came; undefined ones may follow.
+  // One for each output of the send node, undefined where none came; undefined ones may follow. `places`: of each
+  // gradient, where the sums are in edge order.
   // InvalidArgument when the message is not awaited, or its gradients do not fit the tensors that were sent.
-  absl::Status deliver_message(uint64_t message, variable_list gradients);
+  absl::Status deliver_message(uint64_t message, variable_list gradients,
+                               const std::vector<uint64_t>& places = {});
 
   // The next node to run; false when none has all it waits for.
   bool next(Task& task);
@@ -129,9 +133,7 @@ class LocalExecutor {
 
   struct Contribution {
     uint32_t input;
-    uint64_t from;
-    uint64_t message;
-    uint32_t edge;
+    uint64_t place;
     at::Tensor gradient;
   };
   // Where an edge that leads to a record comes from.
@@ -157,6 +159,7 @@ class LocalExecutor {
     torch::autograd::InputBuffer buffer{0};
     // Instead of the buffer when summing in edge order.
     std::vector<Contribution> contributions;
+    uint64_t place = 0;
     // Of a recv node: outputs reached.
     std::vector<bool> marked;
   };
@@ -187,11 +190,12 @@ class LocalExecutor {
   // Follows edges back from what is newly needed.
   void follow_needs(Reach& reach);
   uint32_t visit(const torch::autograd::Edge& edge);
-  void call_tensor_hooks(Node& node, variable_list& inputs) const;
+  void call_tensor_hooks(Node& node, Task& task) const;
   // Runs the node itself, and its post-hooks.
   void apply(Node& node, Task& task) const;
-  void deliver(const torch::autograd::Edge& edge, at::Tensor gradient, uint64_t from, uint64_t message,
-               uint32_t index);
+  void deliver(const torch::autograd::Edge& edge, at::Tensor gradient, uint64_t place);
+  // In edge order: adds up what came for the record, and finds its place.
+  void sum_in_order(Record& record, Task& task);
 
   const Options options_;
 

@@ -2,6 +2,7 @@
 
 #include <ATen/core/grad_mode.h>
 
+#include <algorithm>
 #include <iterator>
 #include <utility>
 
@@ -58,7 +59,7 @@ uint64_t Pass::add_reply_locked(const Reply& reply) {
 
 void Pass::begin() {
   if (header_.fast()) begin_fast();
-  if (header_.planned()) begin_planned(nullptr);
+  if (header_.planned()) begin_planned();
 }
 
 void Pass::begin_fast() {
@@ -66,15 +67,6 @@ void Pass::begin_fast() {
   {
     MutexLock lock(context_->mutex);
     for (const auto& [message, node] : context_->send_nodes) nodes.push_back(node);
-  }
-  absl::Status lost;
-  if (std::shared_ptr<rpc::Agent> agent = agent_.lock()) {
-    for (const auto& node : nodes) {
-      // Lost before this pass began: worker_lost() will not come.
-      absl::StatusOr<rpc::Worker> receiver = agent->find_worker_by_incarnation(node->receiver());
-      if (receiver.ok()) lost.Update(agent->worker_status(*receiver));
-      if (!receiver.ok()) lost.Update(absl::UnavailableError(receiver.status().message()));
-    }
   }
   PassState::Actions actions;
   {
@@ -91,13 +83,26 @@ void Pass::begin_fast() {
       // Its loss means gradients that never come.
       if (node->receiver() != self_.incarnation) state_.depends_on(node->receiver());
     }
-    if (!lost.ok()) state_.fail(here(lost), actions);
     if (!state_.ended()) state_.counted(executor_->take_counted());
   }
   perform(std::move(actions));
+  for (const auto& node : nodes) notice_loss(node->receiver());
 }
 
-void Pass::begin_planned(absl::btree_set<uint64_t>* shipped_to) {
+void Pass::notice_loss(uint64_t incarnation) {
+  const std::shared_ptr<rpc::Agent> agent = agent_.lock();
+  if (agent == nullptr || incarnation == self_.incarnation) return;
+  absl::StatusOr<rpc::Worker> worker = agent->find_worker_by_incarnation(incarnation);
+  if (!worker.ok()) return abort(here(absl::UnavailableError(worker.status().message())));
+  if (absl::Status status = agent->worker_status(*worker); !status.ok()) worker_lost(*worker, status);
+}
+
+void Pass::notice_losses(const rpc::Worker& from) {
+  notice_loss(from.incarnation);
+  if (id_.origin != from.incarnation) notice_loss(id_.origin);
+}
+
+bool Pass::begin_planned() {
   const std::optional<Onward> plan = onward_from_proto(header_.plan());
   std::vector<std::shared_ptr<SendNode>> nodes;
   if (plan) {
@@ -111,17 +116,18 @@ void Pass::begin_planned(absl::btree_set<uint64_t>* shipped_to) {
   PassState::Actions actions;
   {
     MutexLock lock(mutex_);
-    if (std::exchange(begun_, true) || state_.ended()) return;
-    absl::Status marked = plan ? mark_planned_locked(*plan, nodes, shipped_to)
+    if (std::exchange(begun_, true) || state_.ended()) return false;
+    absl::Status marked = plan ? mark_planned_locked(*plan, nodes)
                                : absl::InvalidArgumentError("the plan of a backward pass is none");
     if (!marked.ok()) state_.fail(here(std::move(marked)), actions);
   }
   perform(std::move(actions));
+  return std::any_of(nodes.begin(), nodes.end(),
+                     [](const auto& node) { return node != nullptr && node->leads_on(); });
 }
 
 absl::Status Pass::mark_planned_locked(const Onward& plan,
-                                       const std::vector<std::shared_ptr<SendNode>>& nodes,
-                                       absl::btree_set<uint64_t>* shipped_to) {
+                                       const std::vector<std::shared_ptr<SendNode>>& nodes) {
   auto node = nodes.begin();
   for (const auto& [message, outputs] : plan.messages()) {
     if (message.first != self_.incarnation) continue;
@@ -130,7 +136,6 @@ absl::Status Pass::mark_planned_locked(const Onward& plan,
                               executor_->mark_outputs(*node++, {outputs.begin(), outputs.end()}));
     for (const LocalExecutor::Reached& reached : reach.marked) {
       const uint64_t sender = reached.node->sender().incarnation;
-      if (shipped_to != nullptr) shipped_to->insert(sender);
       for (uint32_t output : reached.outputs) {
         if (plan.contains(sender, reached.node->message(), output)) continue;
         return absl::InternalError(absl::StrCat("the plan of the backward pass lacks tensor ", output,
@@ -182,6 +187,7 @@ void Pass::serve_wave(const rpc::Worker& from, uint64_t number, const Reply& rep
   }
   send_wave(std::move(messages), numbers);
   perform(std::move(actions));
+  notice_losses(from);
 }
 
 void Pass::mark(const rpc::Worker& from, const proto::Mark& mark, const Reply& reply) {
@@ -279,7 +285,9 @@ void Pass::start_planned(const Onward& plan, const LocalExecutor::Reach& reach) 
   for (const LocalExecutor::Reached& reached : reach.marked) {
     shipped_to.insert(reached.node->sender().incarnation);
   }
-  begin_planned(&shipped_to);
+  // Where a gradient that comes back here goes on to others again, what the roots reach may have to wait for workers that
+  // fail; whoever waits with it must be able to say so.
+  if (begin_planned()) shipped_to.clear();
   PassState::Actions actions;
   {
     MutexLock lock(mutex_);
@@ -333,6 +341,7 @@ void Pass::run(const rpc::Worker& from, const proto::Run& run, std::vector<at::T
   }
   if (!finishes) reply_to_run(reply, status);
   perform(std::move(actions));
+  notice_losses(from);
   drain();
 }
 
@@ -351,7 +360,8 @@ absl::Status Pass::deliver_locked(const rpc::Worker& from, const proto::Run& run
     return absl::InvalidArgumentError(
         absl::StrCat("worker \"", from.name, "\" shipped more gradients than it says"));
   }
-  return executor_->deliver_message(run.message(), std::move(gradients));
+  return executor_->deliver_message(run.message(), std::move(gradients),
+                                    {run.places().begin(), run.places().end()});
 }
 
 void Pass::drain() {
@@ -393,7 +403,7 @@ void Pass::drain() {
         state_.shipping(task.recv->sender().incarnation);
         state_.ran(1, actions);
         mutex_.unlock();
-        ship(*task.recv, std::move(task.outputs));
+        ship(*task.recv, std::move(task.outputs), task.places);
         mutex_.lock();
       } else {
         state_.ran(1, actions);
@@ -438,6 +448,7 @@ void Pass::finish(const Reply& reply) {
     state_.finish_asked(add_reply_locked(reply), actions);
   }
   perform(std::move(actions));
+  notice_loss(id_.origin);
 }
 
 void Pass::worker_lost(const rpc::Worker& worker, const absl::Status& reason) {
@@ -446,11 +457,21 @@ void Pass::worker_lost(const rpc::Worker& worker, const absl::Status& reason) {
     MutexLock lock(mutex_);
     state_.worker_lost(
         worker.incarnation,
-        absl::Status(reason.code(), absl::StrCat("worker \"", worker.name,
-                                                 "\" was lost during the backward pass of the autograd "
-                                                 "context ",
-                                                 rpc::to_string(context_->id), ": ", reason.message())),
+        with_worker(absl::Status(reason.code(),
+                                 absl::StrCat("worker \"", worker.name,
+                                              "\" was lost during the backward pass of the autograd context ",
+                                              rpc::to_string(context_->id), ": ", reason.message())),
+                    worker.name),
         actions);
+  }
+  perform(std::move(actions));
+}
+
+void Pass::abort_asked(const absl::Status& reason) {
+  PassState::Actions actions;
+  {
+    MutexLock lock(mutex_);
+    state_.abort_asked(reason, actions);
   }
   perform(std::move(actions));
 }

@@ -51,6 +51,7 @@ class Pass : public std::enable_shared_from_this<Pass> {
   void run(const rpc::Worker& from, const proto::Run& run, std::vector<at::Tensor> defined,
            const Reply& reply);
   void finish(const Reply& reply);
+  void abort_asked(const absl::Status& reason);
   void worker_lost(const rpc::Worker& worker, const absl::Status& reason);
   // The first reason ends the pass, here and on the workers that it reached from here.
   void abort(const absl::Status& reason);
@@ -85,15 +86,17 @@ class Pass : public std::enable_shared_from_this<Pass> {
   static std::vector<uint64_t> receivers_of(const std::vector<WaveMessage>& messages);
   // The wave's outcome where those who sent what was reached have said where its gradients go on to.
   static std::optional<Onward> plan_of(const LocalExecutor::Reach& reach);
+  // A worker that was lost before this part knew of it: worker_lost() does not come any more.
+  void notice_loss(uint64_t incarnation);
+  void notice_losses(const rpc::Worker& from);
   void start_planned(const Onward& plan, const LocalExecutor::Reach& reach);
   absl::Status no_such_message(uint64_t message) const;
   // Marks what is known without being told: in the fast mode everything, else what is planned for this worker. Once.
   void begin();
   void begin_fast();
-  // Adds the workers whose messages this worker received, if told where.
-  void begin_planned(absl::btree_set<uint64_t>* shipped_to);
-  absl::Status mark_planned_locked(const Onward& plan, const std::vector<std::shared_ptr<SendNode>>& nodes,
-                                   absl::btree_set<uint64_t>* shipped_to)
+  // Whether a planned message of this worker's own leads on to what it received.
+  bool begin_planned();
+  absl::Status mark_planned_locked(const Onward& plan, const std::vector<std::shared_ptr<SendNode>>& nodes)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Everything is marked: with inputs, what has no use is known.
   void begin_run_locked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -102,7 +105,8 @@ class Pass : public std::enable_shared_from_this<Pass> {
   // Runs nodes until none is ready; returns at once when another thread does.
   void drain();
   absl::Status keep(LocalExecutor::Task& task);
-  void ship(const RecvNode& node, torch::autograd::variable_list gradients);
+  void ship(const RecvNode& node, torch::autograd::variable_list gradients,
+            const std::vector<uint64_t>& places);
   void send_finish(uint64_t incarnation);
   void send_abort(uint64_t incarnation, const absl::Status& reason);
   void on_answer(const absl::StatusOr<proto::PassAnswer>& answer,

@@ -122,7 +122,8 @@ void Pass::on_answer(const absl::StatusOr<proto::PassAnswer>& answer,
   perform(std::move(actions), /*on_executor=*/false);
 }
 
-void Pass::ship(const RecvNode& node, torch::autograd::variable_list gradients) {
+void Pass::ship(const RecvNode& node, torch::autograd::variable_list gradients,
+                const std::vector<uint64_t>& places) {
   std::shared_ptr<rpc::Agent> agent = agent_.lock();
   if (agent == nullptr) return abort(agent_gone());
   proto::Run run;
@@ -136,6 +137,7 @@ void Pass::ship(const RecvNode& node, torch::autograd::variable_list gradients) 
     tensors->add(std::move(gradients[i]), /*give_away=*/true);
   }
   run.set_defined(std::move(defined));
+  run.mutable_places()->Add(places.begin(), places.end());
   if (header_.create_graph()) {
     plant_send(*context_, self_.incarnation, node.sender().incarnation, tensors->tensors,
                *run.mutable_graph());

@@ -182,6 +182,15 @@ void PassState::end_if_done(Actions& actions) {
   finish_replies_.clear();
 }
 
+void PassState::abort_asked(absl::Status status, Actions& actions) {
+  if (!ended_) return fail(std::move(status), actions);
+  // In the fast mode the root knows only those that it has asked, and may not have heard of whom this worker shipped to.
+  if (!options_.fast || !status_.ok() || options_.root == options_.self || std::exchange(passed_on_, true))
+    return;
+  actions.abort.assign(reached_.begin(), reached_.end());
+  actions.status = std::move(status);
+}
+
 void PassState::fail(absl::Status status, Actions& actions) {
   if (ended_) return;
   ended_ = true;
@@ -191,6 +200,8 @@ void PassState::fail(absl::Status status, Actions& actions) {
   if (options_.root == options_.self || !deliberate_bug(DeliberateBug::kKeepAbort)) {
     actions.abort.assign(reached_.begin(), reached_.end());
   }
+  // In the fast mode the root may not have heard of this worker, and may never.
+  if (options_.fast && options_.root != options_.self) actions.abort.push_back(options_.root);
   for (auto& [key, wave] : waves_) {
     actions.failed_replies.insert(actions.failed_replies.end(), wave.replies.begin(), wave.replies.end());
     wave.replies.clear();
@@ -201,7 +212,7 @@ void PassState::fail(absl::Status status, Actions& actions) {
 }
 
 void PassState::worker_lost(uint64_t worker, const absl::Status& status, Actions& actions) {
-  if (!partners_.contains(worker)) return;
+  if (ended_ || !partners_.contains(worker)) return;
   if (worker != options_.root && deliberate_bug(DeliberateBug::kIgnoreLostPartner)) return;
   reached_.erase(worker);
   fail(status, actions);

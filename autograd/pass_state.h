@@ -87,6 +87,8 @@ class PassState {
   void finish_answered(uint64_t worker, const std::vector<uint64_t>& shipped_to, Actions& actions);
   // The first error ends the pass; the rest are ignored.
   void fail(absl::Status status, Actions& actions);
+  // An ABORT has come. It goes on also from a part that had ended well.
+  void abort_asked(absl::Status status, Actions& actions);
   // Fails the pass if `worker` has a part in it.
   void worker_lost(uint64_t worker, const absl::Status& status, Actions& actions);
   // Makes `worker` one whose loss fails the pass.
@@ -137,6 +139,8 @@ class PassState {
   absl::btree_set<uint64_t> finished_;
 
   bool ended_ = false;
+  // An ABORT that came after this part had ended well has been passed on.
+  bool passed_on_ = false;
   absl::Status status_;
 };
 

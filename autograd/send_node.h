@@ -15,13 +15,20 @@ namespace gradwire::autograd {
 // changes no tensor.
 class SendNode : public torch::autograd::Node {
  public:
-  SendNode(const rpc::Id& context, uint64_t message, uint64_t receiver, torch::autograd::edge_list edges)
-      : Node(std::move(edges)), context_(context), message_(message), receiver_(receiver) {}
+  // `leads_on`: whether, for all that is known, its gradients go on to what was received here.
+  SendNode(const rpc::Id& context, uint64_t message, uint64_t receiver, torch::autograd::edge_list edges,
+           bool leads_on = true)
+      : Node(std::move(edges)),
+        context_(context),
+        message_(message),
+        receiver_(receiver),
+        leads_on_(leads_on) {}
 
   const rpc::Id& context() const { return context_; }
   uint64_t message() const { return message_; }
   // The incarnation of the worker that the message went to.
   uint64_t receiver() const { return receiver_; }
+  bool leads_on() const { return leads_on_; }
 
   std::string name() const override { return "GradwireSend"; }
   torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override {
@@ -32,6 +39,7 @@ class SendNode : public torch::autograd::Node {
   const rpc::Id context_;
   const uint64_t message_;
   const uint64_t receiver_;
+  const bool leads_on_;
 };
 
 }  // namespace gradwire::autograd
