@@ -318,6 +318,7 @@ absl::Status Peers::admit(const proto::Hello& hello, const std::shared_ptr<Link>
   {
     // Requests of this side follow its Hello.
     MutexLock lock(mutex_);
+    link->greeted_ = true;
     // A connection that the other side made because the older one had died, which does not show on this side yet.
     if ((peer->link == nullptr || peer->suspect) && peer->worker.incarnation != self_.incarnation &&
         !peer->lost && links_.contains(link->number())) {
@@ -342,7 +343,7 @@ void Peers::refuse(const std::shared_ptr<Link>& link, const absl::Status& reason
 
 std::shared_ptr<Link> Peers::another_link_locked(const Peer& peer) const {
   for (const auto& [number, link] : links_) {
-    if (link->introduced_ && link->peer_.get() == &peer) return link;
+    if (link->introduced_ && link->greeted_ && link->peer_.get() == &peer) return link;
   }
   return nullptr;
 }

@@ -132,6 +132,7 @@ class Link : public transport::ConnectionListener, public std::enable_shared_fro
   std::shared_ptr<Peer> peer_;  // Whom it was made for, or who introduced itself.
   uint64_t hello_timer_ = 0;
   bool introduced_ = false;  // The other side's Hello was accepted.
+  bool greeted_ = false;     // This side's has been sent: only then may anything else be.
   absl::Time introduced_at_;
   // Messages that wait for the directory, in order; while holds_ is set later ones queue behind them.
   using Held = std::pair<EnvelopePtr, std::vector<transport::Buffer>>;

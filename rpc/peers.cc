@@ -251,6 +251,7 @@ absl::StatusOr<std::shared_ptr<Link>> Peers::connect(transport::Transport& trans
   introduce(*link, peer->worker.incarnation);
   {
     MutexLock lock(mutex_);
+    link->greeted_ = true;
     if (peer->lost) {
       refused = peer->lost_reason;
     } else if (peer->link == nullptr && links_.contains(link->number())) {

@@ -116,7 +116,7 @@ void Peers::send_heartbeat(const std::shared_ptr<Peer>& peer) {
   {
     MutexLock lock(mutex_);
     for (const auto& [number, link] : links_) {
-      if (link->introduced_ && link->peer_ == peer) links.push_back(link);
+      if (link->introduced_ && link->greeted_ && link->peer_ == peer) links.push_back(link);
     }
   }
   proto::Envelope envelope;

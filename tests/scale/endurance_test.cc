@@ -113,8 +113,11 @@ void expect_flat(const std::string& what, int64_t count, F work) {
     std::cout << count << " " << what << " in " << took << ": worker" << i << " has "
               << before.bytes[i] / 1024 << " KiB after a fifth, " << growth / 1024 << " KiB more at the end; "
               << after.descriptors[i] << " descriptors, " << after.threads[i] << " threads\n";
-    // A thread's stack and arena may come late; a leak of 16 bytes a time would show.
-    if (!chaos::kSanitized) EXPECT_LE(growth, int64_t{1} << 20) << what;
+    // Threads' stacks and arenas may come late, on a busy machine above all; a leak of 6 bytes a call, or 50 a reference,
+    // would show.
+    if (!chaos::kSanitized) {
+      EXPECT_LE(growth, int64_t{4} << 20) << what;
+    }
     EXPECT_LE(after.descriptors[i], before.descriptors[i]) << what;
     EXPECT_LE(after.threads[i], before.threads[i] + 2) << what;
   }
