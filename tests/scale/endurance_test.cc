@@ -119,7 +119,8 @@ void expect_flat(const std::string& what, int64_t count, F work) {
       EXPECT_LE(growth, int64_t{4} << 20) << what;
     }
     EXPECT_LE(after.descriptors[i], before.descriptors[i]) << what;
-    EXPECT_LE(after.threads[i], before.threads[i] + 2) << what;
+    // The pool grows while the machine is busy with something else, up to its limit.
+    EXPECT_LE(after.threads[i], before.threads[i] + 8) << what;
   }
 }
 
