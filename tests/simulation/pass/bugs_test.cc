@@ -4,11 +4,13 @@
 #include <string>
 
 #include "gtest/gtest.h"
-#include "tests/simulation/pass/instrumented.h"
+#include "tests/simulation/instrumented.h"
 #include "tests/simulation/pass/world.h"
 
 // The simulator is worth what it notices: each mistake that the machines can be built with must be found.
 namespace gradwire::pass_simulation {
+
+using simulation::kInstrumented;
 namespace {
 
 // Each must be found within so many schedules.

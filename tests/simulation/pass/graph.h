@@ -6,11 +6,13 @@
 #include <vector>
 
 #include "autograd/onward.h"
-#include "tests/simulation/pass/random.h"
+#include "tests/simulation/random.h"
 
 // The protocol of a backward pass under a seeded scheduler: the production state machines, and what drives them without
 // threads, tensors or sockets.
 namespace gradwire::pass_simulation {
+
+using simulation::Random;
 
 inline constexpr int kMaxWorkers = 5;
 inline uint64_t incarnation(int worker) { return static_cast<uint64_t>(worker) + 1; }

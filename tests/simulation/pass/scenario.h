@@ -2,10 +2,12 @@
 
 #include <cstdint>
 
-#include "tests/simulation/pass/random.h"
 #include "tests/simulation/pass/scheduler.h"
+#include "tests/simulation/random.h"
 
 namespace gradwire::pass_simulation {
+
+using simulation::Random;
 
 // What may happen in one schedule.
 struct Scenario {

@@ -4,10 +4,12 @@
 #include <string>
 
 #include "gtest/gtest.h"
-#include "tests/simulation/pass/instrumented.h"
+#include "tests/simulation/instrumented.h"
 #include "tests/simulation/pass/world.h"
 
 namespace gradwire::pass_simulation {
+
+using simulation::kInstrumented;
 namespace {
 
 constexpr uint64_t kSchedules = 300'000;
