@@ -3,13 +3,20 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include <cstring>
+#include <cstddef>
 #include <vector>
 
+#include "absl/base/attributes.h"
 #include "gtest/gtest.h"
 
 namespace gradwire::bench {
 namespace {
+
+// Not instrumented: ThreadSanitizer keeps two bytes of its own, which count as well, for every byte that it sees written.
+ABSL_ATTRIBUTE_NO_SANITIZE_THREAD void touch(void* memory, std::size_t bytes) {
+  const std::size_t page = sysconf(_SC_PAGESIZE);
+  for (std::size_t at = 0; at < bytes; at += page) static_cast<volatile char*>(memory)[at] = 1;
+}
 
 TEST(Footprint, CountsWhatWasOpenedAndTouchedSince) {
   constexpr std::size_t kBytes = 8 << 20;
@@ -21,8 +28,8 @@ TEST(Footprint, CountsWhatWasOpenedAndTouchedSince) {
   void* own = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   ASSERT_NE(shared, MAP_FAILED);
   ASSERT_NE(own, MAP_FAILED);
-  std::memset(shared, 1, kBytes);
-  std::memset(own, 1, kBytes / 2);
+  touch(shared, kBytes);
+  touch(own, kBytes / 2);
 
   const std::vector<Figure> growth = growth_per_peer(before, 2).figures;
   EXPECT_EQ(figure(growth, "descriptors_per_peer"), 0.5);
