@@ -101,18 +101,6 @@ absl::Status check_roots(const std::vector<at::Tensor>& roots, const BackwardOpt
   return absl::OkStatus();
 }
 
-// Waits for `future`; aborts the pass when the time is up or the call that this thread serves is cancelled.
-absl::Status wait_for(const Future<void>& future, Pass& pass, absl::Time deadline) {
-  const absl::Duration left = deadline - Clock::system().now();
-  if (!future.wait_for(left)) {
-    pass.abort(absl::DeadlineExceededError(absl::StrCat(
-        "the backward pass of the autograd context ", rpc::to_string(pass.context()),
-        " did not end in time: in the fast mode a tensor that was sent and not used in the loss keeps it "
-        "waiting; otherwise a worker is slow")));
-  }
-  return future.result();
-}
-
 std::vector<at::Tensor> gradients_of(const std::vector<at::Tensor>& tensors, const Gradients& gradients) {
   std::vector<at::Tensor> found;
   for (const at::Tensor& tensor : tensors) {
@@ -207,13 +195,13 @@ void run_pass(const ContextRef& context, const std::vector<at::Tensor>& roots, c
   }
   if (status.ok()) {
     pass->start(std::move(edges));
-    status = wait_for(pass->wave_over(), *pass, deadline);
+    status = pass->wait_for_wave(deadline);
   } else {
     pass->abort(status);
   }
   if (status.ok()) {
     pass->run_roots(std::move(gradients));
-    status = wait_for(pass->completion(), *pass, deadline);
+    status = pass->wait_for_end(deadline);
   }
   token.forget(handle);
   throw_if_error(status);

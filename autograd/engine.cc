@@ -160,6 +160,9 @@ void Engine::shutdown(const absl::Status& reason) {
 
 bool Engine::serves(uint32_t service) const { return service >= kMarkService && service <= kNeededService; }
 
+// Gradients for a pass whose root waits go to the thread that waits: no other need wake for them.
+bool Engine::serves_on_arrival(uint32_t service) const { return service == kRunService; }
+
 void Engine::serve(rpc::ServiceCall call) {
   switch (call.service) {
     case kMarkService:
@@ -206,13 +209,20 @@ void Engine::serve_needed(const rpc::ServiceCall& call) {
 }
 
 void Engine::serve_run(const rpc::ServiceCall& call) {
-  proto::Run run;
-  if (!parse(call, run)) return;
-  auto pass = find_pass(run.pass(), call.deadline);
+  Pass::Run arrived{.from = call.from, .run = {}, .defined = {}, .reply = call.reply};
+  if (!parse(call, arrived.run)) return;
+  auto pass = find_pass(arrived.run.pass(), call.deadline);
   if (!pass.ok()) return call.reply(pass.status());
-  std::vector<at::Tensor> gradients;
-  if (call.tensors != nullptr) gradients = std::move(static_cast<rpc::TorchTensors&>(*call.tensors).tensors);
-  (*pass)->run(call.from, run, std::move(gradients), call.reply);
+  if (call.tensors != nullptr)
+    arrived.defined = std::move(static_cast<rpc::TorchTensors&>(*call.tensors).tensors);
+  if ((*pass)->hand_over(arrived)) return;
+  // Dropped when the agent is gone, and answered by that.
+  agent_.executor()->post_clean(
+      [agent = agent_.weak_from_this(), pass = *std::move(pass), arrived = std::move(arrived)]() mutable {
+        rpc::AgentGuard guard(agent.lock());
+        pass->run(std::move(arrived));
+      },
+      &run_cost_);
 }
 
 void Engine::serve_finish(const rpc::ServiceCall& call) {
@@ -240,7 +250,7 @@ void Engine::serve_cleanup(const rpc::ServiceCall& call) {
   const rpc::Id id = rpc::from_proto(cleanup.context());
   // Only its own worker ends a context of this one.
   if (id.origin != agent_.self().incarnation) contexts_.release(id, cleanup.low(), call.from.incarnation);
-  call.reply(rpc::ServiceReply());
+  call.reply(rpc::ServiceReply{.body = {}, .tensors = nullptr, .late = true});
 }
 
 void Engine::serve_admitted(const rpc::ServiceCall& call) {

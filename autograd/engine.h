@@ -10,6 +10,7 @@
 #include "autograd/gate.h"
 #include "autograd/graph_hook.h"
 #include "autograd/pass.h"
+#include "base/executor.h"
 #include "rpc/agent.h"
 #include "rpc/extension.h"
 
@@ -50,6 +51,7 @@ class Engine : public rpc::AgentExtension {
   std::shared_ptr<void> shared(const std::string& name, const std::function<std::shared_ptr<void>()>& make);
 
   bool serves(uint32_t service) const override;
+  bool serves_on_arrival(uint32_t service) const override;
   void serve(rpc::ServiceCall call) override;
   void worker_lost(const rpc::Worker& worker, const absl::Status& reason) override;
   bool idle() const override;
@@ -76,6 +78,8 @@ class Engine : public rpc::AgentExtension {
   std::vector<std::shared_ptr<Pass>> passes() const;
 
   rpc::Agent& agent_;
+  // Of a RUN that no thread waits for.
+  TaskCost run_cost_;
   const std::shared_ptr<Gate> gate_;
   Contexts contexts_;
   GraphPlanter hook_;

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "autograd/active_context.h"
 #include "autograd/joints.h"
+#include "base/clock.h"
 #include "base/error.h"
 
 namespace gradwire::autograd {
@@ -58,6 +59,10 @@ uint64_t Pass::add_reply_locked(const Reply& reply) {
 }
 
 void Pass::begin() {
+  {
+    MutexLock lock(mutex_);
+    if (begun_) return;
+  }
   if (header_.fast()) begin_fast();
   if (header_.planned()) begin_planned();
 }
@@ -304,6 +309,7 @@ void Pass::run_roots(torch::autograd::variable_list gradients) {
   {
     MutexLock lock(mutex_);
     if (state_.ended()) return;
+    attended_ = true;
     begin_run_locked();
     absl::Status delivered = executor_->deliver_roots(std::move(gradients));
     if (delivered.ok()) {
@@ -316,8 +322,70 @@ void Pass::run_roots(torch::autograd::variable_list gradients) {
   drain();
 }
 
-void Pass::run(const rpc::Worker& from, const proto::Run& run, std::vector<at::Tensor> defined,
-               const Reply& reply) {
+bool Pass::hand_over(Run& arrived) {
+  std::optional<Promise<void>> news;
+  {
+    MutexLock lock(mutex_);
+    if (!attended_) return false;
+    handed_over_.push_back(std::move(arrived));
+    news.swap(news_);
+  }
+  if (news) news->set_value();
+  return true;
+}
+
+void Pass::tell_waiting() {
+  std::optional<Promise<void>> news;
+  {
+    MutexLock lock(mutex_);
+    news.swap(news_);
+  }
+  if (news) news->set_value();
+}
+
+absl::Status Pass::wait_for_wave(absl::Time deadline) {
+  const Future<void> over = wave_over_.future();
+  if (!over.wait_for(deadline - Clock::system().now())) abort_late();
+  return over.result();
+}
+
+absl::Status Pass::wait_for_end(absl::Time deadline) {
+  const std::shared_ptr<Executor> executor = executor_of(agent_);
+  const Future<void> completion = completion_.future();
+  while (true) {
+    const Promise<void> news(executor);
+    std::vector<Run> arrived;
+    bool ended = false;
+    {
+      MutexLock lock(mutex_);
+      ended = completion.done();
+      arrived.swap(handed_over_);
+      if (ended) {
+        attended_ = false;
+      } else if (arrived.empty()) {
+        news_ = news;
+      }
+    }
+    for (Run& each : arrived) run(std::move(each));
+    if (ended) return completion.result();
+    const absl::Duration left = deadline - Clock::system().now();
+    if (arrived.empty() ? news.future().wait_for(left) : left > absl::ZeroDuration()) continue;
+    abort_late();
+    deadline = absl::InfiniteFuture();
+  }
+}
+
+void Pass::abort_late() {
+  abort(absl::DeadlineExceededError(
+      absl::StrCat("the backward pass of the autograd context ", rpc::to_string(context_->id),
+                   " did not end in time: in the fast mode a tensor that was sent and not used in the loss keeps it "
+                   "waiting; otherwise a worker is slow")));
+}
+
+void Pass::run(Run arrived) {
+  const rpc::Worker& from = arrived.from;
+  const proto::Run& run = arrived.run;
+  const Reply& reply = arrived.reply;
   begin();
   at::AutoGradMode mode(header_.create_graph());
   PassState::Actions actions;
@@ -330,7 +398,7 @@ void Pass::run(const rpc::Worker& from, const proto::Run& run, std::vector<at::T
     status = state_.status();
     if (status.ok()) begin_run_locked();
     if (status.ok() && state_.run_arrived(from.incarnation, run.message())) {
-      absl::Status delivered = deliver_locked(from, run, std::move(defined));
+      absl::Status delivered = deliver_locked(arrived);
       if (delivered.ok()) {
         state_.ran(1, actions);
       } else {
@@ -339,14 +407,17 @@ void Pass::run(const rpc::Worker& from, const proto::Run& run, std::vector<at::T
     }
     if (finishes) state_.finish_asked(add_reply_locked(reply), actions);
   }
-  if (!finishes) reply_to_run(reply, status);
   perform(std::move(actions));
   notice_losses(from);
   drain();
+  // Last, when this thread is about to look for what comes of it.
+  if (!finishes) reply_to_run(reply, status);
 }
 
-absl::Status Pass::deliver_locked(const rpc::Worker& from, const proto::Run& run,
-                                  std::vector<at::Tensor> defined) {
+absl::Status Pass::deliver_locked(Run& arrived) {
+  const rpc::Worker& from = arrived.from;
+  const proto::Run& run = arrived.run;
+  std::vector<at::Tensor>& defined = arrived.defined;
   if (header_.create_graph()) {
     GRADWIRE_RETURN_IF_ERROR(plant_recv(context_->id, self_.incarnation, from, defined, run.graph()));
   }

@@ -26,8 +26,8 @@ namespace gradwire::autograd {
 // lock, and the messages between. Thread-safe; owned by shared_ptr: its context holds it, and every call
 // under way.
 //
-// Nodes and hooks, user code, run on the thread in run_roots() or in the service call that brought gradients,
-// one at a time and without the lock.
+// Nodes and hooks, user code, run on the thread in run_roots() and wait_for_end(), or elsewhere in run(), one at a time and
+// without the lock.
 class Pass : public std::enable_shared_from_this<Pass> {
  public:
   using Reply = std::function<void(absl::StatusOr<rpc::ServiceReply>)>;
@@ -47,9 +47,17 @@ class Pass : public std::enable_shared_from_this<Pass> {
   void need(const rpc::Worker& from, const proto::Needed& needed, const Reply& reply);
   // Before the pass starts: tensors of this worker whose gradients the root asks for.
   absl::Status add_inputs(const std::vector<at::Tensor>& inputs);
-  // One for each set bit of run.defined().
-  void run(const rpc::Worker& from, const proto::Run& run, std::vector<at::Tensor> defined,
-           const Reply& reply);
+  struct Run {
+    rpc::Worker from;
+    proto::Run run;
+    // One for each set bit of run.defined().
+    std::vector<at::Tensor> defined;
+    Reply reply;
+  };
+  void run(Run arrived);
+  // Leaves it to the thread in wait_for_end(), and moves from it. False when there is none: it is to be run() then, where the
+  // user's code may run.
+  bool hand_over(Run& arrived);
   void finish(const Reply& reply);
   void abort_asked(const absl::Status& reason);
   void worker_lost(const rpc::Worker& worker, const absl::Status& reason);
@@ -60,15 +68,15 @@ class Pass : public std::enable_shared_from_this<Pass> {
 
   // Starts the wave, unless it is known already what it would find, or taken for granted (the fast mode).
   void start(torch::autograd::edge_list roots);
-  // Done when run_roots() may be called, or with the pass's error.
-  Future<void> wave_over() const { return wave_over_.future(); }
+  // Returns when run_roots() may be called, or with the pass's error. Aborts the pass at the deadline.
+  absl::Status wait_for_wave(absl::Time deadline);
   // The gradients of these tensors do not go into the context but are kept here, until take_apart(). Before start().
   void keep_apart(const std::vector<at::Tensor>& tensors);
   Gradients take_apart();
-  // Delivers the gradients of the roots and runs what can be run here.
+  // Delivers the gradients of the roots and runs what can be run here. wait_for_end() must follow.
   void run_roots(torch::autograd::variable_list gradients);
-  // Done when every worker has ended its part.
-  Future<void> completion() const { return completion_.future(); }
+  // Returns when every worker has ended its part; runs what arrives meanwhile. Aborts the pass at the deadline.
+  absl::Status wait_for_end(absl::Time deadline);
 
  private:
   // A MARK or a NEEDED that a walk calls for.
@@ -100,8 +108,10 @@ class Pass : public std::enable_shared_from_this<Pass> {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Everything is marked: with inputs, what has no use is known.
   void begin_run_locked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status deliver_locked(const rpc::Worker& from, const proto::Run& run, std::vector<at::Tensor> defined)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status deliver_locked(Run& arrived) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Has the thread in wait_for_end() look.
+  void tell_waiting();
+  void abort_late();
   // Runs nodes until none is ready; returns at once when another thread does.
   void drain();
   absl::Status keep(LocalExecutor::Task& task);
@@ -138,6 +148,10 @@ class Pass : public std::enable_shared_from_this<Pass> {
   // A graph that could not be let go of where the part ended.
   std::shared_ptr<LocalExecutor> spent_ ABSL_GUARDED_BY(mutex_);
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;
+  // A thread is, or will be, in wait_for_end(): what it is to run, and what it waits for while it sleeps.
+  bool attended_ ABSL_GUARDED_BY(mutex_) = false;
+  std::vector<Run> handed_over_ ABSL_GUARDED_BY(mutex_);
+  std::optional<Promise<void>> news_ ABSL_GUARDED_BY(mutex_);
 
   const Promise<void> wave_over_;
   const Promise<void> completion_;

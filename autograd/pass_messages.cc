@@ -237,6 +237,7 @@ void Pass::perform(PassState::Actions actions, bool on_executor) {
       wave_over_.set_error(actions.status);
       completion_.set_error(actions.status);
     }
+    tell_waiting();
   }
 }
 

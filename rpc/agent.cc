@@ -1,5 +1,6 @@
 #include "rpc/agent.h"
 
+#include <algorithm>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
@@ -157,6 +158,12 @@ TimerQueue& Agent::timers() const { return *impl_->timers; }
 RRefService& Agent::rrefs() const { return *impl_->rrefs; }
 const std::vector<std::unique_ptr<AgentExtension>>& Agent::extensions() const { return impl_->extensions; }
 GraphHook* Agent::graph_hook() const { return impl_->graph_hook; }
+
+bool Agent::serves_on_arrival(uint32_t service) const {
+  return std::any_of(impl_->extensions.begin(), impl_->extensions.end(), [service](const auto& extension) {
+    return extension->serves(service) && extension->serves_on_arrival(service);
+  });
+}
 
 void Agent::serve_service(ServiceCall call) {
   if (call.service == kPing) {

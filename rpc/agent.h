@@ -184,6 +184,8 @@ class Agent : public std::enable_shared_from_this<Agent> {
   GraphHook* graph_hook() const;
   // Somebody says that this worker, an incarnation, is dead.
   void on_accused(uint64_t incarnation);
+  // Whether some layer serves calls of this service on arrival.
+  bool serves_on_arrival(uint32_t service) const;
   // Hands a service call to the layer it belongs to.
   void serve_service(ServiceCall call);
 

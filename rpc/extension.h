@@ -20,6 +20,8 @@ struct ServiceReply {
   std::string body;
   // nullptr when the answer has no tensors.
   std::shared_ptr<TensorSet> tensors;
+  // Nobody waits for it: it may leave a few milliseconds later.
+  bool late = false;
 };
 
 // A message of a layer above to its counterpart on another worker, to be answered exactly once.
@@ -71,6 +73,9 @@ class AgentExtension {
   virtual bool serves(uint32_t service) const = 0;
   // On an executor thread, in the clean ExecutionState. May block (with Futures).
   virtual void serve(ServiceCall call) = 0;
+  // Calls of this service are served on the thread that received them, with no agent current: serve() only hands them
+  // to the thread that is to do the work, neither blocks nor calls the user's code.
+  virtual bool serves_on_arrival(uint32_t /*service*/) const { return false; }
 
   // `worker` is dead, has left or has come back as another incarnation; once for each incarnation. Must not
   // block.

@@ -41,8 +41,44 @@ void Link::on_message(transport::Connection& connection, transport::Message mess
 }
 
 absl::StatusOr<uint64_t> Link::send(const proto::Envelope& envelope, std::vector<transport::Buffer> buffers) {
+  absl::StatusOr<uint64_t> ticket = send_now(envelope.SerializeAsString(), std::move(buffers));
+  if (has_late_.load(std::memory_order_relaxed)) send_late_ones();
+  return ticket;
+}
+
+void Link::send_late(const proto::Envelope& envelope) {
+  bool timer = false;
+  {
+    MutexLock lock(late_mutex_);
+    late_.push_back(envelope.SerializeAsString());
+    has_late_.store(true, std::memory_order_relaxed);
+    timer = !std::exchange(late_timer_, true);
+  }
+  if (!timer) return;
+  peers_.timers_.schedule(peers_.timers_.clock().now() + kLate, [weak = weak_from_this()] {
+    std::shared_ptr<Link> link = weak.lock();
+    if (link == nullptr) return;
+    {
+      MutexLock lock(link->late_mutex_);
+      link->late_timer_ = false;
+    }
+    link->send_late_ones();
+  });
+}
+
+void Link::send_late_ones() {
+  std::vector<std::string> late;
+  {
+    MutexLock lock(late_mutex_);
+    late.swap(late_);
+    has_late_.store(false, std::memory_order_relaxed);
+  }
+  for (std::string& header : late) (void)send_now(std::move(header), {});
+}
+
+absl::StatusOr<uint64_t> Link::send_now(std::string header, std::vector<transport::Buffer> buffers) {
   wait_until_opened();
-  transport::Message message{envelope.SerializeAsString(), std::move(buffers)};
+  transport::Message message{std::move(header), std::move(buffers)};
   const std::size_t size = message.byte_size();
   absl::StatusOr<uint64_t> ticket = connection_->send(std::move(message));
   if (ticket.ok()) {

@@ -70,6 +70,7 @@ class Link : public transport::ConnectionListener, public std::enable_shared_fro
   // What may come from one who is not known yet.
   static constexpr std::size_t kMaxHeld = 4096;
   static constexpr std::size_t kMaxHeldBytes = std::size_t{1} << 30;
+  static constexpr absl::Duration kLate = absl::Milliseconds(10);
 
   // `peer`: whom a connection is made to; nullptr for one that came in.
   Link(Peers& peers, uint64_t number, std::shared_ptr<Peer> peer, std::string transport)
@@ -88,12 +89,18 @@ class Link : public transport::ConnectionListener, public std::enable_shared_fro
 
   // Sends an envelope; returns the transport's ticket. Errors as Connection::send.
   absl::StatusOr<uint64_t> send(const proto::Envelope& envelope, std::vector<transport::Buffer> buffers);
+  // The same for what nobody waits for: it goes with the next message, or kLate later, so that it wakes nobody at the
+  // other end in vain. It may be lost with the link.
+  void send_late(const proto::Envelope& envelope);
   // Connection::capture and Connection::allocate.
   void capture(uint64_t ticket);
   absl::StatusOr<transport::Buffer> allocate(std::size_t size);
 
  private:
   friend class Peers;
+
+  absl::StatusOr<uint64_t> send_now(std::string header, std::vector<transport::Buffer> buffers);
+  void send_late_ones();
 
   // Returns when the one who makes this connection knows it, and has sent Hello.
   void wait_until_opened() {
@@ -124,6 +131,11 @@ class Link : public transport::ConnectionListener, public std::enable_shared_fro
   std::atomic<bool> closed_{false};
   // Bytes that had arrived at the last heartbeat: progress of a large message is a sign of life.
   uint64_t arrived_ = 0;  // Guarded by Peers::mutex_.
+
+  Mutex late_mutex_;
+  std::vector<std::string> late_ ABSL_GUARDED_BY(late_mutex_);
+  bool late_timer_ ABSL_GUARDED_BY(late_mutex_) = false;
+  std::atomic<bool> has_late_{false};
 
   // Held while what was held on this link is handed over, which the link's end waits for.
   Mutex releasing_;

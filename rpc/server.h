@@ -81,6 +81,9 @@ class Server {
 
   void serve_service(const Worker& from, const std::shared_ptr<Link>& link, EnvelopePtr envelope,
                      std::vector<transport::Buffer> buffers);
+  // Hands what the message says to the layer that it is for.
+  void read_service(const Worker& from, const proto::Envelope& envelope,
+                    std::vector<transport::Buffer> buffers, std::shared_ptr<ServiceAnswer> answer);
   // Waits until the call's autograd context may run here, then queues it.
   void admit(std::shared_ptr<ServedCall> call, std::shared_ptr<Strand> object_strand);
   // Runs the call on the executor, after those that it must not overtake.

@@ -40,7 +40,11 @@ class Server::ServiceAnswer {
       status_to_proto(with_worker(reply.status(), agent_->self().name), *response.mutable_status());
     }
     server_.served_.fetch_add(1, std::memory_order_relaxed);
-    (void)link_->send(out, std::move(buffers));
+    if (reply.ok() && reply->late && buffers.empty()) {
+      link_->send_late(out);
+    } else {
+      (void)link_->send(out, std::move(buffers));
+    }
     MutexLock lock(server_.mutex_);
     --server_.answers_under_way_;
   }
@@ -80,33 +84,42 @@ void Server::serve_service(const Worker& from, const std::shared_ptr<Link>& link
     rrefs_.serve(call, settled);
     return;
   }
+  if (agent_.serves_on_arrival((*envelope)->request().service().number())) {
+    read_service(from, **envelope, std::move(buffers), std::move(answer));
+    return;
+  }
   Executor::Task task = [this, agent = std::move(agent), from, envelope = std::move(envelope),
                          buffers = std::move(buffers), answer = std::move(answer)]() mutable {
     AgentGuard guard(agent);
-    const proto::Request& request = (*envelope)->request();
-    ServiceCall call;
-    call.from = from;
-    call.service = request.service().number();
-    call.body = request.service().body();
-    call.deadline = deadline_of(request);
-    call.reply = [answer = std::move(answer)](absl::StatusOr<ServiceReply> reply) {
-      answer->send(std::move(reply));
-    };
-    if (request.arguments().tensors_size() > 0) {
-      if (tensor_backend() == nullptr) {
-        call.reply(absl::InvalidArgumentError("tensors sent to a program that was linked without libtorch"));
-        return;
-      }
-      auto tensors = tensor_backend()->decode(request.arguments(), std::move(buffers));
-      if (!tensors.ok()) {
-        call.reply(tensors.status());
-        return;
-      }
-      call.tensors = *std::move(tensors);
-    }
-    agent_.serve_service(std::move(call));
+    read_service(from, **envelope, std::move(buffers), std::move(answer));
   };
   executor_->post_clean(task, service_cost_.of(0));
+}
+
+void Server::read_service(const Worker& from, const proto::Envelope& envelope,
+                          std::vector<transport::Buffer> buffers, std::shared_ptr<ServiceAnswer> answer) {
+  const proto::Request& request = envelope.request();
+  ServiceCall call;
+  call.from = from;
+  call.service = request.service().number();
+  call.body = request.service().body();
+  call.deadline = deadline_of(request);
+  call.reply = [answer = std::move(answer)](absl::StatusOr<ServiceReply> reply) {
+    answer->send(std::move(reply));
+  };
+  if (request.arguments().tensors_size() > 0) {
+    if (tensor_backend() == nullptr) {
+      call.reply(absl::InvalidArgumentError("tensors sent to a program that was linked without libtorch"));
+      return;
+    }
+    auto tensors = tensor_backend()->decode(request.arguments(), std::move(buffers));
+    if (!tensors.ok()) {
+      call.reply(tensors.status());
+      return;
+    }
+    call.tensors = *std::move(tensors);
+  }
+  agent_.serve_service(std::move(call));
 }
 
 }  // namespace gradwire::rpc

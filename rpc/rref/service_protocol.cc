@@ -67,6 +67,7 @@ std::optional<ReferenceMessage> parse(uint32_t service, const std::string& body)
 
 ServiceReply reply_of(Kind kind, Answer answer) {
   ServiceReply reply;
+  reply.late = kind == Kind::kDelete;
   if (kind == Kind::kRevoke) {
     proto::ForkRevoked revoked;
     revoked.set_received(answer == Answer::kReceived);
