@@ -9,8 +9,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 #include "autograd/active_context.h"
 #include "autograd/engine.h"
+#include "autograd/parameter_owners.h"
 #include "base/clock.h"
 #include "base/error.h"
 #include "rpc/agent.h"
@@ -114,23 +116,19 @@ std::vector<at::Tensor> gradients_of(const std::vector<at::Tensor>& tensors, con
 void hold_inputs(Engine& engine, const ContextState& context, const Pass& pass,
                  const std::vector<Input>& inputs, absl::Time deadline) {
   rpc::Agent& agent = engine.agent();
-  std::vector<std::pair<rpc::Worker, std::vector<rpc::RRef<at::Tensor>>>> owners;
+  ParameterRefs references;
   for (const Input& input : inputs) {
-    if (!input.reference()) continue;
-    const rpc::Worker owner = value_or_throw(agent.find_worker(input.reference()->owner()));
-    auto found =
-        std::find_if(owners.begin(), owners.end(), [&](const auto& each) { return each.first == owner; });
-    if (found == owners.end()) found = owners.insert(owners.end(), {owner, {}});
-    found->second.push_back(*input.reference());
+    if (input.reference()) references.push_back(*input.reference());
   }
+  const std::vector<ParameterOwner> owners = by_owner(absl::MakeConstSpan(&references, 1));
+  tell_of_end(agent, context.id, owners);
   ActiveContextSlot::Scope no_context(nullptr);
   std::vector<Future<void>> held;
-  for (const auto& [owner, references] : owners) {
-    // It must hear of the context's end.
-    engine.contexts().touch(context.id, owner.incarnation);
+  for (const ParameterOwner& owner : owners) {
     const absl::Duration left = deadline - Clock::system().now();
-    held.push_back(agent.rpc_async<&take_inputs>(rpc::Destination(owner.info()).with_timeout(left),
-                                                 pass.header().SerializeAsString(), references));
+    held.push_back(agent.rpc_async<&take_inputs>(rpc::Destination(owner.worker).with_timeout(left),
+                                                 pass.header().SerializeAsString(),
+                                                 owner.groups[0].parameters));
   }
   for (const Future<void>& each : held) each.wait();
 }

@@ -191,7 +191,9 @@ double clip_grad_norm_(const ContextRef& context, const std::vector<rpc::RRef<at
   Tensors by_parameter(parameters.size());
   for (std::size_t i = 0; i < owners.size(); ++i) {
     const std::vector<std::size_t>& positions = owners[i].groups[0].positions;
-    for (std::size_t k = 0; k < positions.size(); ++k) by_parameter[positions[k]] = answers[i].at(k);
+    for (std::size_t k = 0; k < positions.size(); ++k) {
+      by_parameter[positions[k]] = part_of(answers[i], k, kWhat, owners[i]);
+    }
   }
   Tensors norms;
   for (at::Tensor& norm : by_parameter) {

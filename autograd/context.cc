@@ -44,7 +44,8 @@ Context::Context(const std::shared_ptr<rpc::Agent>& agent) : agent_(agent) {
   if (agent == nullptr)
     throw Error(absl::FailedPreconditionError("an autograd context needs an agent, got nullptr"));
   Engine& engine = *value_or_throw(Engine::of(*agent));
-  const rpc::Id id = engine.contexts().open()->id;
+  const std::shared_ptr<ContextState> state = engine.contexts().open();
+  const rpc::Id id = state->id;
   absl::Status status;
   if (const auto& current = ActiveContextSlot::get(); current != nullptr) {
     status = absl::FailedPreconditionError(
@@ -61,7 +62,7 @@ Context::Context(const std::shared_ptr<rpc::Agent>& agent) : agent_(agent) {
     engine.contexts().release(id, 0, 0);
     throw Error(status);
   }
-  active_ = std::make_shared<const ActiveContext>(ActiveContext{id, agent->self().incarnation});
+  active_ = state->active;
   ActiveContextSlot::set(active_);
 }
 

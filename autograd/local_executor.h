@@ -3,8 +3,10 @@
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/input_buffer.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <queue>
@@ -69,6 +71,11 @@ class LocalExecutor {
   struct Reach {
     std::vector<Reached> marked;
     std::vector<Needed> needed;
+
+    void append(Reach more) {
+      std::move(more.marked.begin(), more.marked.end(), std::back_inserter(marked));
+      std::move(more.needed.begin(), more.needed.end(), std::back_inserter(needed));
+    }
   };
 
   struct Task {

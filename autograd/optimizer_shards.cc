@@ -190,9 +190,16 @@ void OptimizerShards::set_learning_rates(const std::vector<double>& rates) {
 
 std::vector<double> OptimizerShards::learning_rates() {
   if (const std::vector<double> rates = news(); !rates.empty()) set_learning_rates(rates);
+  return gather_learning_rates("learning_rates");
+}
+
+std::vector<double> OptimizerShards::gather_learning_rates(absl::string_view function) const {
   std::vector<double> rates(num_groups());
-  for (const auto& owner : call_all<&OptimizerShard::learning_rates>("learning_rates")) {
-    for (const auto& [number, rate] : owner) rates.at(static_cast<std::size_t>(number)) = rate;
+  const auto answers = call_all<&OptimizerShard::learning_rates>(function);
+  for (std::size_t i = 0; i < owners_.size(); ++i) {
+    for (const auto& [number, rate] : answers[i]) {
+      part_of(rates, static_cast<std::size_t>(number), name_of(function), owners_[i]) = rate;
+    }
   }
   return rates;
 }
@@ -205,11 +212,12 @@ std::string OptimizerShards::save() {
   for (std::size_t i = 0; i < owners_.size(); ++i) {
     for (std::size_t k = 0; k < owners_[i].groups.size(); ++k) {
       const ParameterOwner::Group& group = owners_[i].groups[k];
-      SavedGroup& from = saved[i].at(k);
+      SavedGroup& from = part_of(saved[i], k, name_of("save"), owners_[i]);
       SavedGroup& to = file.groups[group.number];
       to.options = std::move(from.options);
       for (std::size_t p = 0; p < group.positions.size(); ++p) {
-        to.parameters[group.positions[p]] = std::move(from.parameters.at(p));
+        to.parameters[group.positions[p]] =
+            std::move(part_of(from.parameters, p, name_of("save"), owners_[i]));
       }
     }
   }
@@ -246,7 +254,8 @@ void OptimizerShards::load(const std::string& bytes) {
       part.options = file->groups[group.number].options;
       for (std::size_t p = 0; p < group.positions.size(); ++p) {
         SavedParameter& saved = file->groups[group.number].parameters[group.positions[p]];
-        const auto& [sizes, dtype] = shapes[i].at(k).at(p);
+        const auto& group_shapes = part_of(shapes[i], k, name_of("load"), owners_[i]);
+        const auto& [sizes, dtype] = part_of(group_shapes, p, name_of("load"), owners_[i]);
         if (saved.sizes != sizes || saved.dtype != dtype) {
           refuse(absl::StrCat("parameter ", group.positions[p], " of group ", group.number, ", on worker \"",
                               owners_[i].worker.name, "\", is a ", shape_text(sizes, dtype),
@@ -263,10 +272,7 @@ void OptimizerShards::load(const std::string& bytes) {
   }
   wait_for_owners(name_of("load"), owners_, loads);
   // Schedulers go on from what was loaded.
-  std::vector<double> rates(num_groups());
-  for (const auto& owner : call_all<&OptimizerShard::learning_rates>("load")) {
-    for (const auto& [number, rate] : owner) rates.at(static_cast<std::size_t>(number)) = rate;
-  }
+  const std::vector<double> rates = gather_learning_rates("load");
   schedulers_.set(rates);
   delivered(rates);
 }

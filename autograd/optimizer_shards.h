@@ -60,6 +60,8 @@ class OptimizerShards {
   // F, a method of OptimizerShard, at every owner, outside of any context.
   template <auto F, class... A>
   auto call_all(absl::string_view function, const A&... arguments) const;
+  // The owners', on behalf of `function`.
+  std::vector<double> gather_learning_rates(absl::string_view function) const;
   // What schedulers have set and the owners do not know yet; empty: nothing.
   std::vector<double> news() const;
   void delivered(const std::vector<double>& rates);

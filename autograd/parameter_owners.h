@@ -77,4 +77,12 @@ auto wait_for_owners(absl::string_view what, const std::vector<ParameterOwner>& 
   }
 }
 
+// Part `index` of what an owner answered. Throws Error, Internal, where the answer is too short.
+template <class Parts>
+auto& part_of(Parts& answer, std::size_t index, absl::string_view what, const ParameterOwner& owner) {
+  if (index < answer.size()) return answer[index];
+  throw Error(absl::InternalError(absl::StrCat(what, ": the answer of worker \"", owner.worker.name,
+                                               "\" has ", answer.size(), " parts, one more was looked for")));
+}
+
 }  // namespace gradwire::autograd

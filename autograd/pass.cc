@@ -3,7 +3,6 @@
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
-#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -107,17 +106,25 @@ void Pass::notice_losses(const rpc::Worker& from) {
   if (id_.origin != from.incarnation) notice_loss(id_.origin);
 }
 
+std::vector<std::shared_ptr<SendNode>> Pass::find_send_nodes(const std::vector<uint64_t>& messages) const {
+  std::vector<std::shared_ptr<SendNode>> nodes;
+  MutexLock lock(context_->mutex);
+  for (uint64_t message : messages) {
+    auto found = context_->send_nodes.find(message);
+    nodes.push_back(found == context_->send_nodes.end() ? nullptr : found->second);
+  }
+  return nodes;
+}
+
 bool Pass::begin_planned() {
   const std::optional<Onward> plan = onward_from_proto(header_.plan());
-  std::vector<std::shared_ptr<SendNode>> nodes;
+  std::vector<uint64_t> messages;
   if (plan) {
-    MutexLock lock(context_->mutex);
     for (const auto& [message, outputs] : plan->messages()) {
-      if (message.first != self_.incarnation) continue;
-      auto found = context_->send_nodes.find(message.second);
-      nodes.push_back(found == context_->send_nodes.end() ? nullptr : found->second);
+      if (message.first == self_.incarnation) messages.push_back(message.second);
     }
   }
+  const std::vector<std::shared_ptr<SendNode>> nodes = find_send_nodes(messages);
   PassState::Actions actions;
   {
     MutexLock lock(mutex_);
@@ -196,14 +203,9 @@ void Pass::serve_wave(const rpc::Worker& from, uint64_t number, const Reply& rep
 }
 
 void Pass::mark(const rpc::Worker& from, const proto::Mark& mark, const Reply& reply) {
-  std::vector<std::shared_ptr<SendNode>> nodes;
-  {
-    MutexLock lock(context_->mutex);
-    for (const proto::SentTensors& marked : mark.marked()) {
-      auto found = context_->send_nodes.find(marked.message());
-      nodes.push_back(found == context_->send_nodes.end() ? nullptr : found->second);
-    }
-  }
+  std::vector<uint64_t> messages;
+  for (const proto::SentTensors& marked : mark.marked()) messages.push_back(marked.message());
+  const std::vector<std::shared_ptr<SendNode>> nodes = find_send_nodes(messages);
   serve_wave(from, mark.number(), reply,
              [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS -> absl::StatusOr<LocalExecutor::Reach> {
                LocalExecutor::Reach all;
@@ -213,8 +215,7 @@ void Pass::mark(const rpc::Worker& from, const proto::Mark& mark, const Reply& r
                  GRADWIRE_ASSIGN_OR_RETURN(
                      LocalExecutor::Reach reach,
                      executor_->mark_outputs(nodes[i], {marked.outputs().begin(), marked.outputs().end()}));
-                 std::move(reach.marked.begin(), reach.marked.end(), std::back_inserter(all.marked));
-                 std::move(reach.needed.begin(), reach.needed.end(), std::back_inserter(all.needed));
+                 all.append(std::move(reach));
                }
                return all;
              });
@@ -229,7 +230,7 @@ void Pass::need(const rpc::Worker& from, const proto::Needed& needed, const Repl
                      LocalExecutor::Reach reach,
                      executor_->need_outputs(from.incarnation, each.message(),
                                              {each.outputs().begin(), each.outputs().end()}));
-                 std::move(reach.needed.begin(), reach.needed.end(), std::back_inserter(all.needed));
+                 all.append(std::move(reach));
                }
                return all;
              });
@@ -376,10 +377,10 @@ absl::Status Pass::wait_for_end(absl::Time deadline) {
 }
 
 void Pass::abort_late() {
-  abort(absl::DeadlineExceededError(
-      absl::StrCat("the backward pass of the autograd context ", rpc::to_string(context_->id),
-                   " did not end in time: in the fast mode a tensor that was sent and not used in the loss keeps it "
-                   "waiting; otherwise a worker is slow")));
+  abort(absl::DeadlineExceededError(absl::StrCat(
+      "the backward pass of the autograd context ", rpc::to_string(context_->id),
+      " did not end in time: in the fast mode a tensor that was sent and not used in the loss keeps it "
+      "waiting; otherwise a worker is slow")));
 }
 
 void Pass::run(Run arrived) {

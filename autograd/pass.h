@@ -98,6 +98,8 @@ class Pass : public std::enable_shared_from_this<Pass> {
   void notice_loss(uint64_t incarnation);
   void notice_losses(const rpc::Worker& from);
   void start_planned(const Onward& plan, const LocalExecutor::Reach& reach);
+  // Of each message, nullptr where the context has none.
+  std::vector<std::shared_ptr<SendNode>> find_send_nodes(const std::vector<uint64_t>& messages) const;
   absl::Status no_such_message(uint64_t message) const;
   // Marks what is known without being told: in the fast mode everything, else what is planned for this worker. Once.
   void begin();
