@@ -1,0 +1,42 @@
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "store/store.h"
+
+namespace gradwire::collectives {
+
+// A round in which every rank of a group brings a text to the store and all get one verdict. Rank 0 looks at the texts as
+// they come. One that comes too late gets the verdict too, so that all have been through equally many rounds.
+struct Agreement {
+  store::Store& store;
+  // Of this round alone.
+  std::string key;
+  int rank = 0;
+  int size = 1;
+  // A time of Clock::system().
+  absl::Time deadline = absl::InfiniteFuture();
+  // Asked now and then while waiting; its error ends the wait.
+  std::function<absl::Status()> interrupted;
+  // Missing ranks: all of them are named, or the first alone.
+  bool name_all = true;
+};
+
+// What rank 0 finds of another rank's text; its own is `first`.
+using Judge = std::function<absl::Status(int rank, absl::string_view first, absl::string_view text)>;
+
+// Errors: the judge's, on every rank; DeadlineExceeded that names the ranks that did not come; the store's.
+absl::Status agree(const Agreement& round, absl::string_view text, const Judge& judge = nullptr);
+
+// Removes what a round has left in the store. By one rank, when all have got their verdict.
+void forget(store::Store& store, absl::string_view key, int size);
+
+// "rank 3", "ranks 3, 5".
+std::string name_ranks(const std::vector<int>& ranks);
+
+}  // namespace gradwire::collectives

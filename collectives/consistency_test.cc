@@ -1,0 +1,81 @@
+#include <ATen/ops/ones.h>
+#include <ATen/ops/zeros.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "collectives/process_group.h"
+#include "collectives/testing/group.h"
+#include "collectives/testing/local_backend.h"
+
+namespace gradwire::collectives {
+namespace {
+
+using testing::Group;
+using ::testing::HasSubstr;
+using testing::Ranks;
+
+[[maybe_unused]] const bool registered = (testing::use_local_backend(), true);
+
+class Consistency : public ::testing::Test {
+ protected:
+  // All ranks hear the same; then the group goes on.
+  void expect_difference(const std::function<void(const Group& group)>& body, const std::string& part) {
+    for (const absl::Status& result : ranks_.results(body)) {
+      EXPECT_EQ(result.code(), absl::StatusCode::kInvalidArgument) << result;
+      EXPECT_THAT(result.ToString(), HasSubstr(part));
+    }
+    ranks_.run([](const Group& group) { group->barrier(); });
+  }
+
+  Ranks ranks_{3, {.check_consistency = true}};
+};
+
+TEST_F(Consistency, EqualCallsPass) {
+  ranks_.run([](const Group& group) {
+    at::Tensor tensor = at::ones({2, 3});
+    group->all_reduce(tensor);
+    group->all_reduce_async(tensor, ReduceOp::kMax)->wait();
+    group->broadcast(tensor, 1);
+    group->all_to_all({at::zeros({0}), at::zeros({0}), at::zeros({0})},
+                      {at::zeros({0}), at::zeros({0}), at::zeros({0})});
+    group->monitored_barrier();
+    if (group->rank() == 0) group->send(tensor, 1);
+    if (group->rank() == 1) group->recv(tensor, 0);
+    group->barrier();
+  });
+}
+
+TEST_F(Consistency, OperationDiffers) {
+  expect_difference(
+      [](const Group& group) {
+        at::Tensor tensor = at::ones({2});
+        group->rank() == 1 ? group->barrier() : group->all_reduce(tensor);
+      },
+      "the ranks differ: rank 1 called #0 barrier, rank 0 called #0 all_reduce Float[2] sum");
+}
+
+TEST_F(Consistency, ShapeDtypeRootOrReductionDiffers) {
+  expect_difference(
+      [](const Group& group) {
+        at::Tensor tensor = at::ones({group->rank() == 2 ? 3 : 2, 4});
+        group->all_reduce(tensor);
+      },
+      "rank 2 called #0 all_reduce Float[3, 4] sum");
+  expect_difference(
+      [](const Group& group) {
+        at::Tensor tensor = at::ones({2}, group->rank() == 1 ? at::kInt : at::kFloat);
+        group->all_reduce(tensor);
+      },
+      "rank 1 called #2 all_reduce Int[2]");
+  expect_difference([](const Group& group) { group->broadcast(at::ones({2}), group->rank() == 1); },
+                    "rank 1 called #4 broadcast Float[2] root 1, rank 0 called #4 broadcast Float[2] root 0");
+  expect_difference(
+      [](const Group& group) {
+        group->all_reduce_async(at::ones({2}), group->rank() == 2 ? ReduceOp::kMax : ReduceOp::kMin)->wait();
+      },
+      "rank 2 called #6 all_reduce Float[2] max, rank 0 called #6 all_reduce Float[2] min");
+}
+
+}  // namespace
+}  // namespace gradwire::collectives

@@ -1,0 +1,174 @@
+// The backend "cpu": tensors to bytes, and back.
+#include <ATen/core/Tensor.h>
+#include <c10/core/InferenceMode.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "base/error.h"
+#include "collectives/backend_registry.h"
+#include "collectives/cpu/cpu_group.h"
+#include "collectives/cpu/reducers.h"
+#include "collectives/group_backend.h"
+#include "store/prefix_store.h"
+
+namespace gradwire::collectives::cpu {
+namespace {
+
+Span span_of(const at::Tensor& tensor) { return {tensor.data_ptr(), tensor.nbytes()}; }
+
+std::vector<Span> spans_of(const std::vector<at::Tensor>& tensors) {
+  std::vector<Span> spans;
+  spans.reserve(tensors.size());
+  for (const at::Tensor& tensor : tensors) spans.push_back(span_of(tensor));
+  return spans;
+}
+
+class CpuBackend final : public GroupBackend {
+ public:
+  CpuBackend(std::shared_ptr<Mesh> mesh, std::unique_ptr<CpuGroup> group, std::vector<int> world_ranks)
+      : mesh_(std::move(mesh)), group_(std::move(group)), world_ranks_(std::move(world_ranks)) {}
+
+  absl::Status broadcast(at::Tensor tensor, int root, absl::Time deadline) override {
+    return group_->broadcast(span_of(tensor), root, deadline);
+  }
+
+  absl::Status reduce(at::Tensor tensor, int root, const Reduction& op, absl::Time deadline) override {
+    const Reducer* const reducer = reducer_of(op.op, tensor.scalar_type());
+    if (reducer == nullptr) return no_meaning(tensor, op);
+    GRADWIRE_RETURN_IF_ERROR(group_->reduce(span_of(tensor), root, *reducer, deadline));
+    if (rank() == root) average(tensor, op);
+    return absl::OkStatus();
+  }
+
+  absl::Status all_reduce(at::Tensor tensor, const Reduction& op, absl::Time deadline) override {
+    const Reducer* const reducer = reducer_of(op.op, tensor.scalar_type());
+    if (reducer == nullptr) return no_meaning(tensor, op);
+    absl::Status status = group_->all_reduce(span_of(tensor), *reducer, deadline);
+    if (status.ok()) average(tensor, op);
+    return status;
+  }
+
+  absl::Status gather(at::Tensor tensor, std::vector<at::Tensor> outputs, int root,
+                      absl::Time deadline) override {
+    return group_->gather(span_of(tensor), spans_of(outputs), root, deadline);
+  }
+
+  absl::Status all_gather(at::Tensor tensor, std::vector<at::Tensor> outputs, absl::Time deadline) override {
+    return group_->all_gather(span_of(tensor), spans_of(outputs), deadline);
+  }
+
+  absl::Status scatter(at::Tensor tensor, std::vector<at::Tensor> inputs, int root,
+                       absl::Time deadline) override {
+    return group_->scatter(span_of(tensor), spans_of(inputs), root, deadline);
+  }
+
+  absl::Status reduce_scatter(at::Tensor output, std::vector<at::Tensor> inputs, const Reduction& op,
+                              absl::Time deadline) override {
+    const Reducer* const reducer = reducer_of(op.op, output.scalar_type());
+    if (reducer == nullptr) return no_meaning(output, op);
+    GRADWIRE_RETURN_IF_ERROR(group_->reduce_scatter(span_of(output), spans_of(inputs), *reducer, deadline));
+    average(output, op);
+    return absl::OkStatus();
+  }
+
+  absl::Status all_to_all(std::vector<at::Tensor> outputs, std::vector<at::Tensor> inputs,
+                          absl::Time deadline) override {
+    return group_->all_to_all(spans_of(outputs), spans_of(inputs), deadline);
+  }
+
+  absl::Status barrier(absl::Time deadline) override { return group_->barrier(deadline); }
+
+  Future<void> send(at::Tensor tensor, int dst, int tag, absl::Time deadline) override {
+    Future<void> sent = group_->send(dst, tag, span_of(tensor), deadline);
+    // Kept until then.
+    sent.on_ready_inline([tensor](const auto&) {});
+    return sent;
+  }
+
+  Future<int> receive(at::Tensor tensor, int src, int tag, absl::Time deadline) override {
+    Future<int> received = group_->receive(src, tag, span_of(tensor), deadline);
+    const Promise<int> promise(received.executor());
+    received.on_ready_inline([tensor, promise, world_ranks = world_ranks_](const absl::StatusOr<int>& from) {
+      if (!from.ok()) return promise.set_error(from.status());
+      promise.set_value(
+          static_cast<int>(std::find(world_ranks.begin(), world_ranks.end(), *from) - world_ranks.begin()));
+    });
+    return promise.future();
+  }
+
+  void abort(const absl::Status& reason) override { group_->abort(std::string(reason.message())); }
+  std::shared_ptr<void> world_state() override { return mesh_; }
+
+ private:
+  int rank() const { return group_->rank(); }
+
+  void average(at::Tensor& tensor, const Reduction& op) const {
+    if (op.op != ReduceOp::kAvg) return;
+    const c10::InferenceMode mode;
+    tensor.div_(static_cast<double>(world_ranks_.size()));
+  }
+
+  static absl::Status no_meaning(const at::Tensor& tensor, const Reduction& op) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(to_string(op.op), " has no meaning for ", c10::toString(tensor.scalar_type())));
+  }
+
+  const std::shared_ptr<Mesh> mesh_;
+  const std::unique_ptr<CpuGroup> group_;
+  const std::vector<int> world_ranks_;
+};
+
+absl::Status read_options(const BackendContext& context, CpuGroup::Options& group, Mesh::Options& mesh) {
+  for (const auto& [name, value] : context.options) {
+    std::size_t bytes = 0;
+    const bool is_switch = value == "on" || value == "off";
+    const bool is_number = absl::SimpleAtoi(value, &bytes) && bytes > 0;
+    if (name == "shared_memory" && is_switch) {
+      if (value == "off") group.host.clear();
+    } else if (name == "transports") {
+      mesh.transports = absl::StrSplit(value, ',', absl::SkipEmpty());
+    } else if (name == "slot_bytes" && is_number) {
+      group.slot_bytes = bytes;
+    } else if (name == "flat_bytes" && is_number) {
+      group.flat_bytes = bytes;
+    } else {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "the cpu backend has no option ", name, "=", value,
+          "; it has shared_memory=on|off, transports=shm,tcp, and in bytes slot_bytes and flat_bytes"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<GroupBackend>> make(const BackendContext& context) {
+  CpuGroup::Options group{.rank = context.rank,
+                          .size = context.size,
+                          .world_ranks = context.world_ranks,
+                          .name = context.group,
+                          .store = context.store,
+                          .timeout = context.timeout};
+  Mesh::Options mesh{.rank = context.rank, .size = context.size};
+  GRADWIRE_RETURN_IF_ERROR(read_options(context, group, mesh));
+  group.mesh = std::static_pointer_cast<Mesh>(context.world_state);
+  if (group.mesh == nullptr) {
+    mesh.store = std::make_shared<store::PrefixStore>("mesh/", context.store);
+    GRADWIRE_ASSIGN_OR_RETURN(group.mesh, Mesh::create(std::move(mesh)));
+  }
+  std::shared_ptr<Mesh> kept = group.mesh;
+  GRADWIRE_ASSIGN_OR_RETURN(std::unique_ptr<CpuGroup> made, CpuGroup::create(std::move(group)));
+  return std::make_unique<CpuBackend>(std::move(kept), std::move(made), context.world_ranks);
+}
+
+[[maybe_unused]] const bool registered = [] {
+  register_backend(Backend::kCpu, make);
+  return true;
+}();
+
+}  // namespace
+}  // namespace gradwire::collectives::cpu

@@ -1,0 +1,206 @@
+#include "collectives/cpu/cpu_group.h"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "store/prefix_store.h"
+
+namespace gradwire::collectives::cpu {
+namespace {
+
+// The same on all members, and for no two groups of a job but by the rarest chance (FNV-1a).
+uint64_t hash_of(const std::string& name) {
+  uint64_t hash = 0xcbf29ce484222325;
+  for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
+  return hash;
+}
+
+}  // namespace
+
+CpuGroup::CpuGroup(Options options)
+    : options_(std::move(options)),
+      base_channel_(hash_of(options_.name) / kStride * kStride),
+      leader_of_(options_.size) {}
+
+CpuGroup::~CpuGroup() { options_.mesh->forget(channel(kPointToPoint)); }
+
+absl::StatusOr<std::unique_ptr<CpuGroup>> CpuGroup::create(Options options) {
+  std::unique_ptr<CpuGroup> group(new CpuGroup(std::move(options)));
+  const Options& of = group->options_;
+  GRADWIRE_RETURN_IF_ERROR(group->find_hosts());
+  GRADWIRE_RETURN_IF_ERROR(group->share_memory());
+  std::vector<int> members(of.size);
+  std::iota(members.begin(), members.end(), 0);
+  const auto between = [&](const std::vector<int>& those, Channel which) {
+    return std::make_unique<MeshGroup>(MeshGroup::Options{
+        .mesh = of.mesh,
+        .ranks = group->in_world(those),
+        .position = static_cast<int>(std::find(those.begin(), those.end(), of.rank) - those.begin()),
+        .channel = group->channel(which)});
+  };
+  group->all_ = between(members, kAll);
+  if (group->layered() && group->leads()) group->between_leaders_ = between(group->leaders_, kLeaders);
+  return group;
+}
+
+std::vector<int> CpuGroup::in_world(const std::vector<int>& members) const {
+  std::vector<int> ranks;
+  for (int member : members) ranks.push_back(options_.world_ranks[member]);
+  return ranks;
+}
+
+absl::StatusOr<std::vector<std::string>> CpuGroup::exchange(const std::string& what,
+                                                            const std::string& mine) {
+  GRADWIRE_RETURN_IF_ERROR(options_.store->try_set(absl::StrCat(what, "/", options_.rank), mine));
+  std::vector<std::string> keys;
+  for (int member = 0; member < options_.size; ++member) keys.push_back(absl::StrCat(what, "/", member));
+  GRADWIRE_RETURN_IF_ERROR(options_.store->try_wait(keys, options_.timeout));
+  std::vector<std::string> values;
+  for (const std::string& key : keys) {
+    GRADWIRE_ASSIGN_OR_RETURN(std::string value, options_.store->try_get(key, options_.timeout));
+    values.push_back(std::move(value));
+  }
+  return values;
+}
+
+absl::Status CpuGroup::find_hosts() {
+  GRADWIRE_ASSIGN_OR_RETURN(const std::vector<std::string> hosts, exchange("host", options_.host));
+  for (int member = 0; member < options_.size; ++member) {
+    leader_of_[member] = member;
+    if (hosts[member].empty()) continue;
+    leader_of_[member] =
+        static_cast<int>(std::find(hosts.begin(), hosts.begin() + member, hosts[member]) - hosts.begin());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CpuGroup::share_memory() {
+  for (int member = 0; member < options_.size; ++member) {
+    if (leader_of_[member] == leader_of_[options_.rank]) neighbours_.push_back(member);
+  }
+  std::string failure;
+  if (neighbours_.size() > 1) {
+    HostGroup::Options host;
+    host.memory.index = static_cast<int>(std::find(neighbours_.begin(), neighbours_.end(), options_.rank) -
+                                         neighbours_.begin());
+    host.memory.size = static_cast<int>(neighbours_.size());
+    host.memory.store = std::make_shared<store::PrefixStore>(
+        absl::StrCat("memory/", neighbours_.front(), "/"), options_.store);
+    host.memory.timeout = options_.timeout;
+    if (options_.slot_bytes != 0) host.memory.slot_bytes = options_.slot_bytes;
+    host.names = neighbours_;
+    host.flat_bytes = options_.flat_bytes;
+    absl::StatusOr<std::unique_ptr<HostGroup>> joined = HostGroup::join(std::move(host));
+    if (joined.ok()) {
+      host_ = *std::move(joined);
+    } else if (absl::IsUnavailable(joined.status())) {
+      failure = joined.status().ToString();
+      log(LogLevel::kWarning, "ranks of this host exchange messages instead of sharing memory: ", failure);
+    } else {
+      return joined.status();
+    }
+  }
+  // Where it does not work, each is a host of its own, for all.
+  GRADWIRE_ASSIGN_OR_RETURN(const std::vector<std::string> failures, exchange("shares", failure));
+  for (int member = 0; member < options_.size; ++member) {
+    if (!failures[member].empty()) leader_of_[member] = member;
+    if (leader_of_[member] == member) leaders_.push_back(member);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CpuGroup::over_hosts(absl::Status status) {
+  if (!status.ok() && !absl::IsInvalidArgument(status)) abort(std::string(status.message()));
+  // The mesh knows no groups.
+  if (status.ok() || options_.world_ranks.back() == options_.size - 1) return status;
+  return absl::Status(status.code(), absl::StrCat(status.message(), " (a rank of the world)"));
+}
+
+absl::Status CpuGroup::barrier(absl::Time deadline) {
+  if (one_host()) return host_->barrier(deadline);
+  return over_hosts(all_->barrier(deadline));
+}
+
+absl::Status CpuGroup::broadcast(Span data, int root, absl::Time deadline) {
+  if (one_host()) return host_->broadcast(data, root, deadline);
+  if (!layered()) return over_hosts(all_->broadcast(data, root, deadline));
+  return over_hosts([&]() -> absl::Status {
+    const bool from_here = leader_of_[root] == leader_of_[options_.rank];
+    const auto neighbour = [&](int member) {
+      return static_cast<int>(std::find(neighbours_.begin(), neighbours_.end(), member) -
+                              neighbours_.begin());
+    };
+    if (from_here && host_ != nullptr)
+      GRADWIRE_RETURN_IF_ERROR(host_->broadcast(data, neighbour(root), deadline));
+    if (leads()) {
+      const auto leader = std::find(leaders_.begin(), leaders_.end(), leader_of_[root]) - leaders_.begin();
+      GRADWIRE_RETURN_IF_ERROR(between_leaders_->broadcast(data, static_cast<int>(leader), deadline));
+    }
+    return from_here || host_ == nullptr ? absl::OkStatus() : host_->broadcast(data, 0, deadline);
+  }());
+}
+
+absl::Status CpuGroup::reduce(Span data, int root, const Reducer& reducer, absl::Time deadline) {
+  if (one_host()) return host_->reduce(data, root, reducer, deadline);
+  return over_hosts(all_->reduce(data, root, reducer, deadline));
+}
+
+absl::Status CpuGroup::all_reduce(Span data, const Reducer& reducer, absl::Time deadline) {
+  if (one_host()) return host_->all_reduce(data, reducer, deadline);
+  if (!layered()) return over_hosts(all_->all_reduce(data, reducer, deadline));
+  return over_hosts([&]() -> absl::Status {
+    if (host_ != nullptr) GRADWIRE_RETURN_IF_ERROR(host_->reduce(data, 0, reducer, deadline));
+    if (leads()) GRADWIRE_RETURN_IF_ERROR(between_leaders_->all_reduce(data, reducer, deadline));
+    return host_ == nullptr ? absl::OkStatus() : host_->broadcast(data, 0, deadline);
+  }());
+}
+
+absl::Status CpuGroup::gather(Span data, absl::Span<const Span> outputs, int root, absl::Time deadline) {
+  if (one_host()) return host_->gather(data, outputs, root, deadline);
+  return over_hosts(all_->gather(data, outputs, root, deadline));
+}
+
+absl::Status CpuGroup::all_gather(Span data, absl::Span<const Span> outputs, absl::Time deadline) {
+  if (one_host()) return host_->all_gather(data, outputs, deadline);
+  return over_hosts(all_->all_gather(data, outputs, deadline));
+}
+
+absl::Status CpuGroup::scatter(Span data, absl::Span<const Span> inputs, int root, absl::Time deadline) {
+  if (one_host()) return host_->scatter(data, inputs, root, deadline);
+  return over_hosts(all_->scatter(data, inputs, root, deadline));
+}
+
+absl::Status CpuGroup::reduce_scatter(Span output, absl::Span<const Span> inputs, const Reducer& reducer,
+                                      absl::Time deadline) {
+  if (one_host()) return host_->reduce_scatter(output, inputs, reducer, deadline);
+  return over_hosts(all_->reduce_scatter(output, inputs, reducer, deadline));
+}
+
+absl::Status CpuGroup::all_to_all(absl::Span<const Span> outputs, absl::Span<const Span> inputs,
+                                  absl::Time deadline) {
+  if (one_host()) return host_->all_to_all(outputs, inputs, deadline);
+  return over_hosts(all_->all_to_all(outputs, inputs, deadline));
+}
+
+Future<void> CpuGroup::send(int dst, int64_t tag, Span data, absl::Time deadline) {
+  return options_.mesh->send(options_.world_ranks[dst], channel(kPointToPoint), tag, data, deadline);
+}
+
+Future<int> CpuGroup::receive(int src, int64_t tag, Span data, absl::Time deadline) {
+  const int from = src == kAnyRank ? kAnyRank : options_.world_ranks[src];
+  return options_.mesh->receive(from, channel(kPointToPoint), tag, data, deadline);
+}
+
+void CpuGroup::abort(const std::string& reason) {
+  if (host_ != nullptr) host_->abort(reason);
+  options_.mesh->abort(channel(kPointToPoint), absl::AbortedError(reason));
+  all_->abort(reason);
+  if (between_leaders_ != nullptr) between_leaders_->abort(reason);
+}
+
+}  // namespace gradwire::collectives::cpu

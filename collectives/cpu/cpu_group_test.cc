@@ -1,0 +1,160 @@
+#include "collectives/cpu/cpu_group.h"
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "collectives/cpu/plain_reducer.h"
+#include "gtest/gtest.h"
+#include "store/hash_store.h"
+#include "store/prefix_store.h"
+
+namespace gradwire::collectives::cpu {
+namespace {
+
+using Longs = PlainReducer<int64_t, Sum>;
+
+absl::Time soon() { return Clock::system().now() + absl::Seconds(60); }
+
+Span span(std::vector<int64_t>& values) { return {values.data(), values.size() * sizeof(int64_t)}; }
+
+std::vector<Span> spans(std::vector<std::vector<int64_t>>& lists) {
+  std::vector<Span> result;
+  for (auto& list : lists) result.push_back(span(list));
+  return result;
+}
+
+std::vector<int64_t> values_of(int rank, std::size_t count, int64_t salt = 0) {
+  std::vector<int64_t> values(count);
+  for (std::size_t i = 0; i < count; ++i)
+    values[i] = static_cast<int64_t>(i * 7 + 13 * salt) * (rank + 1) + rank;
+  return values;
+}
+
+// Which rank is on which host; an empty name: on none that it shares.
+struct Place {
+  const char* name;
+  std::vector<std::string> hosts;
+};
+
+std::ostream& operator<<(std::ostream& out, const Place& place) { return out << place.name; }
+
+void in_groups(const std::vector<std::string>& hosts, const std::function<void(CpuGroup&)>& member) {
+  const auto store = std::make_shared<store::HashStore>();
+  const int size = static_cast<int>(hosts.size());
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < size; ++rank) {
+    threads.emplace_back([&, rank] {
+      auto mesh = Mesh::create(
+          {.rank = rank, .size = size, .store = std::make_shared<store::PrefixStore>("mesh/", store)});
+      ASSERT_TRUE(mesh.ok()) << mesh.status();
+      CpuGroup::Options options{.rank = rank, .size = size, .name = "test", .store = store, .mesh = *mesh};
+      for (int each = 0; each < size; ++each) options.world_ranks.push_back(each);
+      options.timeout = absl::Seconds(60);
+      options.host = hosts[rank];
+      auto group = CpuGroup::create(std::move(options));
+      ASSERT_TRUE(group.ok()) << group.status();
+      member(**group);
+      // Nobody leaves while others still work.
+      EXPECT_TRUE(store->try_set(absl::StrCat("end/", rank), "").ok());
+      for (int each = 0; each < size; ++each) {
+        EXPECT_TRUE(store->try_wait({absl::StrCat("end/", each)}, absl::Seconds(60)).ok());
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+class CpuGroupTest : public testing::TestWithParam<Place> {};
+
+TEST_P(CpuGroupTest, DoesEveryOperation) {
+  const std::vector<std::string>& hosts = GetParam().hosts;
+  const int size = static_cast<int>(hosts.size());
+  in_groups(hosts, [&](CpuGroup& group) {
+    const int rank = group.rank();
+    for (const std::size_t count : {0u, 1u, 7u, 1000u, 40001u}) {
+      SCOPED_TRACE(absl::StrCat("rank ", rank, " count ", count));
+      std::vector<std::vector<int64_t>> all, lists;
+      std::vector<int64_t> sum(count);
+      for (int each = 0; each < size; ++each) {
+        all.push_back(values_of(each, count));
+        for (std::size_t i = 0; i < count; ++i) sum[i] += all.back()[i];
+      }
+      std::vector<int64_t> mine = all[rank];
+      ASSERT_TRUE(group.all_reduce(span(mine), Longs(), soon()).ok());
+      ASSERT_EQ(mine, sum);
+      for (int root = 0; root < size; ++root) {
+        mine = all[rank];
+        ASSERT_TRUE(group.broadcast(span(mine), root, soon()).ok());
+        ASSERT_EQ(mine, all[root]);
+        mine = all[rank];
+        ASSERT_TRUE(group.reduce(span(mine), root, Longs(), soon()).ok());
+        ASSERT_EQ(mine, rank == root ? sum : all[rank]);
+        lists.assign(rank == root ? size : 0, std::vector<int64_t>(count));
+        ASSERT_TRUE(group.gather(span(mine = all[rank]), spans(lists), root, soon()).ok());
+        if (rank == root) {
+          ASSERT_EQ(lists, all);
+        }
+        mine.assign(count, 0);
+        ASSERT_TRUE(group.scatter(span(mine), spans(lists), root, soon()).ok());
+        ASSERT_EQ(mine, all[rank]);
+      }
+      lists.assign(size, std::vector<int64_t>(count));
+      ASSERT_TRUE(group.all_gather(span(mine), spans(lists), soon()).ok());
+      ASSERT_EQ(lists, all);
+      lists.clear();
+      std::vector<int64_t> expected(count);
+      std::vector<std::vector<int64_t>> outputs, wanted;
+      for (int each = 0; each < size; ++each) {
+        lists.push_back(values_of(rank, count, each));
+        outputs.emplace_back(count);
+        wanted.push_back(values_of(each, count, rank));
+        for (std::size_t i = 0; i < count; ++i) expected[i] += wanted.back()[i];
+      }
+      ASSERT_TRUE(group.reduce_scatter(span(mine), spans(lists), Longs(), soon()).ok());
+      ASSERT_EQ(mine, expected);
+      ASSERT_TRUE(group.all_to_all(spans(outputs), spans(lists), soon()).ok());
+      ASSERT_EQ(outputs, wanted);
+      ASSERT_TRUE(group.barrier(soon()).ok());
+    }
+    // Point to point, around the ring.
+    std::vector<int64_t> out{rank, 1}, in(2);
+    const Future<void> sent = group.send((rank + 1) % size, 5, span(out), soon());
+    ASSERT_EQ(group.receive(kAnyRank, 5, span(in), soon()).wait(), (rank + size - 1) % size);
+    EXPECT_EQ(in[0], (rank + size - 1) % size);
+    sent.wait();
+  });
+}
+
+TEST_P(CpuGroupTest, EndsOnEveryHostWhenOneMemberFails) {
+  const std::vector<std::string>& hosts = GetParam().hosts;
+  const int size = static_cast<int>(hosts.size());
+  if (size == 1) return;
+  in_groups(hosts, [&](CpuGroup& group) {
+    std::vector<int64_t> mine(1000);
+    if (group.rank() == size - 1) {
+      group.abort("this rank has had enough");
+      return;
+    }
+    const absl::Status status = group.all_reduce(span(mine), Longs(), soon());
+    EXPECT_FALSE(status.ok());
+    EXPECT_TRUE(absl::StrContains(status.message(), "has had enough") ||
+                absl::StrContains(status.message(), absl::StrCat("rank ", size - 1)))
+        << status;
+    EXPECT_EQ(group.barrier(soon()).code(), absl::StatusCode::kAborted);
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Places, CpuGroupTest,
+                         testing::Values(Place{"alone", {"a"}}, Place{"one host", {"a", "a", "a"}},
+                                         Place{"nothing shared", {"", "", ""}},
+                                         Place{"two and two", {"a", "a", "b", "b"}},
+                                         Place{"interleaved", {"a", "b", "a", "b", "c"}}));
+
+}  // namespace
+}  // namespace gradwire::collectives::cpu

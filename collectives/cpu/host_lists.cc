@@ -1,0 +1,127 @@
+// Operations of a group on one host that take or give one piece of data for each rank.
+#include <algorithm>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "base/error.h"
+#include "collectives/cpu/host_group.h"
+
+namespace gradwire::collectives::cpu {
+namespace {
+
+// What is left of a span from `offset` on, but no more than `room`.
+Span piece_of(const Span& data, std::size_t offset, std::size_t room) {
+  return offset >= data.size ? Span{data.data, 0} : data.part(offset, std::min(room, data.size - offset));
+}
+
+void copy(void* to, const void* from, std::size_t bytes) {
+  if (bytes > 0 && to != from) std::memcpy(to, from, bytes);
+}
+
+}  // namespace
+
+absl::Status HostGroup::gather(Span data, absl::Span<const Span> outputs, int root, absl::Time deadline) {
+  if (rank_ == root) copy(outputs[rank_].data, data.data, data.size);
+  return in_pieces(data.size, memory_->slot_bytes(),
+                   [&](std::size_t offset, std::size_t length) -> absl::Status {
+                     GRADWIRE_RETURN_IF_ERROR(begin(deadline));
+                     if (rank_ != root) copy(my_slot(), data.part(offset, 0).data, length);
+                     publish();
+                     for (int member = 0; rank_ == root && member < size_; ++member) {
+                       if (member == rank_) continue;
+                       GRADWIRE_RETURN_IF_ERROR(wait_published(member, deadline));
+                       copy(outputs[member].part(offset, 0).data, slot_of(member), length);
+                     }
+                     return absl::OkStatus();
+                   });
+}
+
+absl::Status HostGroup::all_gather(Span data, absl::Span<const Span> outputs, absl::Time deadline) {
+  copy(outputs[rank_].data, data.data, data.size);
+  return in_pieces(data.size, memory_->slot_bytes(),
+                   [&](std::size_t offset, std::size_t length) -> absl::Status {
+                     GRADWIRE_RETURN_IF_ERROR(begin(deadline));
+                     copy(my_slot(), data.part(offset, 0).data, length);
+                     publish();
+                     for (int step = 1; step < size_; ++step) {
+                       const int member = (rank_ + step) % size_;
+                       GRADWIRE_RETURN_IF_ERROR(wait_published(member, deadline));
+                       copy(outputs[member].part(offset, 0).data, slot_of(member), length);
+                     }
+                     return absl::OkStatus();
+                   });
+}
+
+absl::Status HostGroup::scatter(Span data, absl::Span<const Span> inputs, int root, absl::Time deadline) {
+  if (rank_ == root) copy(data.data, inputs[rank_].data, data.size);
+  const std::size_t room = memory_->slot_bytes() / size_;
+  return in_pieces(data.size, room, [&](std::size_t offset, std::size_t length) -> absl::Status {
+    GRADWIRE_RETURN_IF_ERROR(begin(deadline));
+    for (int member = 0; rank_ == root && member < size_; ++member) {
+      if (member != rank_) copy(my_slot() + member * room, inputs[member].part(offset, 0).data, length);
+    }
+    publish();
+    if (rank_ == root) return absl::OkStatus();
+    GRADWIRE_RETURN_IF_ERROR(wait_published(root, deadline));
+    copy(data.part(offset, 0).data, slot_of(root) + rank_ * room, length);
+    return absl::OkStatus();
+  });
+}
+
+absl::Status HostGroup::reduce_scatter(Span output, absl::Span<const Span> inputs, const Reducer& reducer,
+                                       absl::Time deadline) {
+  const std::size_t room = memory_->slot_bytes() / size_ / reducer.element_size() * reducer.element_size();
+  return in_pieces(output.size, room, [&](std::size_t offset, std::size_t length) -> absl::Status {
+    GRADWIRE_RETURN_IF_ERROR(begin(deadline));
+    for (int member = 0; member < size_; ++member) {
+      copy(my_slot() + member * room, inputs[member].part(offset, 0).data, length);
+    }
+    publish();
+    GRADWIRE_RETURN_IF_ERROR(wait_all_published(deadline));
+    char* const into = static_cast<char*>(output.part(offset, 0).data);
+    const auto part = [&](int member) { return slot_of(member) + rank_ * room; };
+    copy(into, part(0), length);
+    for (int member = 1; member < size_; ++member) reducer.reduce(into, part(member), length);
+    return absl::OkStatus();
+  });
+}
+
+absl::Status HostGroup::all_to_all(absl::Span<const Span> outputs, absl::Span<const Span> inputs,
+                                   absl::Time deadline) {
+  uint64_t most = 0;
+  for (const Span& input : inputs) most = std::max<uint64_t>(most, input.size);
+  GRADWIRE_ASSIGN_OR_RETURN(most, largest(most, deadline));
+  const auto check = [&](int member, uint64_t theirs) -> absl::Status {
+    if (theirs == outputs[member].size) return absl::OkStatus();
+    return fail(
+        absl::InvalidArgumentError(absl::StrCat(name_of(member), " brings ", theirs, " bytes for ",
+                                                name_of(rank_), ", which expects ", outputs[member].size)));
+  };
+  // Each part of a slot begins with the size of all that is for its reader.
+  const std::size_t stride = memory_->slot_bytes() / size_ / sizeof(uint64_t) * sizeof(uint64_t);
+  const std::size_t room = stride - sizeof(uint64_t);
+  return in_pieces(most, room, [&](std::size_t offset, std::size_t) -> absl::Status {
+    GRADWIRE_RETURN_IF_ERROR(begin(deadline));
+    for (int member = 0; member < size_; ++member) {
+      const uint64_t size = inputs[member].size;
+      char* const part = my_slot() + member * stride;
+      std::memcpy(part, &size, sizeof size);
+      const Span piece = piece_of(inputs[member], offset, room);
+      copy(part + sizeof size, piece.data, piece.size);
+    }
+    publish();
+    for (int step = 0; step < size_; ++step) {
+      const int member = (rank_ + step) % size_;
+      if (member != rank_) GRADWIRE_RETURN_IF_ERROR(wait_published(member, deadline));
+      const char* const part = slot_of(member) + rank_ * stride;
+      uint64_t size = 0;
+      std::memcpy(&size, part, sizeof size);
+      GRADWIRE_RETURN_IF_ERROR(check(member, size));
+      const Span piece = piece_of(outputs[member], offset, room);
+      copy(piece.data, part + sizeof size, piece.size);
+    }
+    return absl::OkStatus();
+  });
+}
+
+}  // namespace gradwire::collectives::cpu

@@ -1,0 +1,193 @@
+// How members of a group on one host wait for one another, and how they give up.
+#include <linux/futex.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <climits>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/clock.h"
+#include "base/poller.h"
+#include "collectives/cpu/host_group.h"
+
+namespace gradwire::collectives::cpu {
+namespace {
+
+// Looks in a row before others are let run.
+constexpr int kMostLooks = 200;
+constexpr int kMostLooksWhenCrowded = 8;
+constexpr int kFewestLooks = 2;
+// Who is waited for came as soon as he was let run: he has the same core, and looking only keeps him from running.
+constexpr int kYieldsOfSameCore = 3;
+constexpr int kYieldsForReason = 10'000;
+// How long a thread yields before it sleeps: waking one costs 30 to 50 us where the core idles.
+constexpr absl::Duration kYieldFor = absl::Milliseconds(1);
+constexpr int kYieldsBetweenClocks = 16;
+// How long it sleeps before it looks whether there is still something to wait for.
+constexpr absl::Duration kSleepFor = absl::Milliseconds(20);
+
+void futex_wait(std::atomic<uint32_t>& word, uint32_t value, absl::Duration at_most) {
+  const timespec time = absl::ToTimespec(at_most);
+  ::syscall(SYS_futex, &word, FUTEX_WAIT, value, &time, nullptr, 0);
+}
+
+}  // namespace
+
+std::string HostGroup::name_of(int member) const {
+  return absl::StrCat("rank ", options_.names.empty() ? member : options_.names[member]);
+}
+
+absl::Status HostGroup::begin(absl::Time deadline) {
+  if (memory_->header().broken_by.load(std::memory_order_relaxed) != 0) {
+    return absl::AbortedError(absl::StrCat("the group is broken: ", broken().message()));
+  }
+  ++turn_;
+  for (int member = 0; member < size_; ++member) {
+    if (known_[member] + 1 >= turn_ || member == rank_) continue;
+    const std::atomic<uint64_t>& sequence = memory_->line(member, (turn_ - 1) & 1).sequence;
+    const auto begun = [&] { return sequence.load(std::memory_order_acquire) + 1 >= turn_; };
+    if (!begun()) {
+      if (absl::Status status = wait(member, begun, deadline); !status.ok()) return status;
+    }
+    known_[member] = turn_ - 1;
+  }
+  return absl::OkStatus();
+}
+
+void HostGroup::publish() {
+  my_line().sequence.store(turn_, std::memory_order_seq_cst);
+  wake_sleepers();
+}
+
+void HostGroup::wake_sleepers() {
+  HostMemory::Header& header = memory_->header();
+  // After the store before it, in the one order that a sleeper's steps are in too.
+  if (header.sleepers.load(std::memory_order_seq_cst) == 0) return;
+  header.bell.fetch_add(1);
+  ::syscall(SYS_futex, &header.bell, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+}
+
+absl::Status HostGroup::wait_published(int member, absl::Time deadline) {
+  const std::atomic<uint64_t>& sequence = memory_->line(member, turn_ & 1).sequence;
+  const auto published = [&] { return sequence.load(std::memory_order_acquire) >= turn_; };
+  if (!published()) {
+    if (absl::Status status = wait(member, published, deadline); !status.ok()) return status;
+  }
+  known_[member] = turn_;
+  return absl::OkStatus();
+}
+
+absl::Status HostGroup::wait_all_published(absl::Time deadline) {
+  for (int member = 0; member < size_; ++member) {
+    if (member == rank_) continue;
+    if (absl::Status status = wait_published(member, deadline); !status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status HostGroup::wait(int member, absl::FunctionRef<bool()> ready, absl::Time deadline) {
+  for (int i = looks_; i > 0; --i) {
+    if (ready()) {
+      looks_ = std::min(crowded_ ? kMostLooksWhenCrowded : kMostLooks, 2 * looks_);
+      return absl::OkStatus();
+    }
+    cpu_relax();
+  }
+  for (int i = 0; i < kYieldsOfSameCore; ++i) {
+    ::sched_yield();
+    if (!ready()) continue;
+    looks_ = std::max(kFewestLooks, looks_ / 2);
+    return absl::OkStatus();
+  }
+  return wait_long(member, ready, deadline);
+}
+
+absl::Status HostGroup::wait_long(int member, absl::FunctionRef<bool()> ready, absl::Time deadline) {
+  const absl::Time begun = Clock::system().now();
+  absl::Time now = begun;
+  do {
+    for (int i = 0; i < kYieldsBetweenClocks; ++i) {
+      ::sched_yield();
+      if (ready()) return absl::OkStatus();
+    }
+    now = Clock::system().now();
+  } while (now < begun + kYieldFor && now < deadline);
+
+  HostMemory::Header& header = memory_->header();
+  while (true) {
+    const uint32_t bell = header.bell.load();
+    header.sleepers.fetch_add(1, std::memory_order_seq_cst);
+    const bool is_ready = ready();
+    const bool is_broken = header.broken_by.load() != 0;
+    now = Clock::system().now();
+    if (!is_ready && !is_broken && now < deadline) {
+      futex_wait(header.bell, bell, std::min(kSleepFor, deadline - now));
+    }
+    header.sleepers.fetch_sub(1);
+    if (is_ready || ready()) return absl::OkStatus();
+    // Once more: what a member did before it left counts.
+    if (memory_->gone(member)) {
+      if (ready()) return absl::OkStatus();
+      return fail(absl::UnavailableError(absl::StrCat(name_of(member), " is gone")));
+    }
+    if (is_broken) return broken();
+    if (now < deadline) continue;
+    std::vector<std::string> missing;
+    for (int each = 0; each < size_; ++each) {
+      if (each != rank_ && memory_->line(each, turn_ & 1).sequence.load() < turn_)
+        missing.push_back(name_of(each));
+    }
+    return fail(absl::DeadlineExceededError(
+        missing.empty() ? absl::StrCat(name_of(member), " has not done its part")
+                        : absl::StrCat("did not arrive: ", absl::StrJoin(missing, ", "))));
+  }
+}
+
+absl::Status HostGroup::broken() const {
+  const HostMemory::Header& header = memory_->header();
+  const uint32_t breaker = header.broken_by.load();
+  if (breaker == 0) return absl::OkStatus();
+  // Who breaks the group says so first, and why a moment later, unless it ends in between.
+  for (int i = 0; i < kYieldsForReason && header.reason_size.load() == 0; ++i) ::sched_yield();
+  const std::size_t size = std::min<std::size_t>(header.reason_size.load(), HostMemory::kMaxReason);
+  std::string reason(header.reason, size);
+  // Whatever wrote it may have written anything.
+  for (char& c : reason) {
+    if (static_cast<unsigned char>(c) < ' ') c = '?';
+  }
+  if (reason.empty()) reason = "it ended while it said why";
+  const auto code = static_cast<absl::StatusCode>(header.reason_code.load());
+  const std::string who =
+      breaker > static_cast<uint32_t>(size_) ? "somebody" : name_of(static_cast<int>(breaker) - 1);
+  const std::string message = absl::StrCat(reason, " (found by ", who, ")");
+  switch (code) {
+    case absl::StatusCode::kDeadlineExceeded:
+    case absl::StatusCode::kUnavailable:
+    case absl::StatusCode::kInvalidArgument:
+      return absl::Status(code, message);
+    default:
+      return absl::AbortedError(message);
+  }
+}
+
+absl::Status HostGroup::fail(absl::Status status) {
+  HostMemory::Header& header = memory_->header();
+  uint32_t nobody = 0;
+  if (header.broken_by.compare_exchange_strong(nobody, static_cast<uint32_t>(rank_) + 1)) {
+    const std::size_t size = std::min(status.message().size(), HostMemory::kMaxReason);
+    std::memcpy(header.reason, status.message().data(), size);
+    header.reason_code.store(static_cast<int32_t>(status.code()));
+    header.reason_size.store(static_cast<uint32_t>(size));
+  }
+  header.bell.fetch_add(1);
+  ::syscall(SYS_futex, &header.bell, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+  return status;
+}
+
+void HostGroup::abort(const std::string& reason) { (void)fail(absl::AbortedError(reason)); }
+
+}  // namespace gradwire::collectives::cpu

@@ -1,0 +1,310 @@
+#include "collectives/cpu/mesh/matcher.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+
+namespace gradwire::collectives::cpu {
+
+using Kind = Matcher::Action::Kind;
+
+bool Matcher::all_others_lost() const {
+  if (peers_.size() == 1) return false;
+  for (std::size_t i = 0; i < peers_.size(); ++i) {
+    if (static_cast<int>(i) != rank_ && !peers_[i].lost) return false;
+  }
+  return true;
+}
+
+void Matcher::erase_if_empty(const Key& key) {
+  auto found = queues_.find(key);
+  if (found != queues_.end() && found->second.posted.empty() && found->second.arrived.empty())
+    queues_.erase(found);
+}
+
+void Matcher::fail(uint64_t receive, absl::Status status, Actions& actions) {
+  receives_.erase(receive);
+  actions.push_back({.kind = Kind::kFail, .receive = receive, .status = std::move(status)});
+}
+
+void Matcher::return_credit(int src, uint64_t size, Actions& actions) {
+  Peer& from = peer(src);
+  from.held -= size + kMessageCost;
+  from.taken += size + kMessageCost;
+  // Seldom, so that it costs little, but long before the sender has to announce what is small.
+  if (from.taken < kEagerWindow / 4) return;
+  actions.push_back({.kind = Kind::kCredit, .src = src, .bytes = std::exchange(from.taken, 0)});
+}
+
+std::optional<Matcher::Posted> Matcher::take_front_posted(const Key& key) {
+  auto found = queues_.find(key);
+  if (found == queues_.end() || found->second.posted.empty()) return std::nullopt;
+  const Posted posted = found->second.posted.front();
+  found->second.posted.pop_front();
+  if (std::get<2>(key) == kAny) --posted_to_any_;
+  erase_if_empty(key);
+  return posted;
+}
+
+std::optional<Matcher::Posted> Matcher::take_posted(uint64_t channel, int64_t tag, int src) {
+  const Key key(channel, tag, src);
+  if (posted_to_any_ == 0) return take_front_posted(key);
+  const Key any(channel, tag, kAny);
+  const auto order = [this](const Key& of) {
+    auto found = queues_.find(of);
+    return found == queues_.end() || found->second.posted.empty() ? UINT64_MAX
+                                                                  : found->second.posted.front().order;
+  };
+  return take_front_posted(order(key) <= order(any) ? key : any);
+}
+
+std::optional<int> Matcher::find_arrived(int src, uint64_t channel, int64_t tag) const {
+  if (waiting_ == 0) return std::nullopt;
+  std::optional<int> best;
+  uint64_t order = UINT64_MAX;
+  const int first = src == kAny ? 0 : src;
+  const int last = src == kAny ? static_cast<int>(peers_.size()) - 1 : src;
+  for (int from = first; from <= last; ++from) {
+    auto found = queues_.find(Key(channel, tag, from));
+    if (found == queues_.end() || found->second.arrived.empty()) continue;
+    if (found->second.arrived.front().order >= order) continue;
+    order = found->second.arrived.front().order;
+    best = from;
+  }
+  return best;
+}
+
+void Matcher::match(const Posted& posted, int src, const Key& key, Arrived arrived, Actions& actions) {
+  const bool fits = posted.size == arrived.size;
+  if (arrived.message != 0) {
+    auto announced = announced_.find({src, arrived.message});
+    if (announced == announced_.end()) {
+      fail(posted.receive, peer(src).reason, actions);
+      return;
+    }
+    --peer(src).announced;
+    if (fits) {
+      announced->second.asked = true;
+      announced->second.receive = posted.receive;
+      Receive& receive = receives_[posted.receive];
+      receive.message = arrived.message;
+      receive.src = src;
+      actions.push_back({.kind = Kind::kAsk, .src = src, .message = arrived.message});
+      return;
+    }
+    announced_.erase(announced);
+    actions.push_back({.kind = Kind::kRefuse,
+                       .src = src,
+                       .message = arrived.message,
+                       .bytes = posted.size,
+                       .status = absl::InvalidArgumentError("another size")});
+  } else {
+    return_credit(src, arrived.size, actions);
+    if (fits) {
+      receives_.erase(posted.receive);
+      actions.push_back({.kind = Kind::kDeliver,
+                         .src = src,
+                         .receive = posted.receive,
+                         .payload = std::move(arrived.payload)});
+      return;
+    }
+  }
+  fail(posted.receive,
+       absl::InvalidArgumentError(absl::StrCat("a message of ", arrived.size, " bytes came from rank ", src,
+                                               " (tag ", std::get<1>(key), ") for a receive of ", posted.size,
+                                               " bytes")),
+       actions);
+}
+
+void Matcher::post(uint64_t receive, int src, uint64_t channel, int64_t tag, uint64_t size,
+                   Actions& actions) {
+  if (absl::Status aborted = state(channel); !aborted.ok()) {
+    fail(receive, std::move(aborted), actions);
+    return;
+  }
+  Posted posted{receive, next_order_++, size};
+  if (const std::optional<int> from = find_arrived(src, channel, tag)) {
+    const Key key(channel, tag, *from);
+    std::list<Arrived>& queue = queues_.find(key)->second.arrived;
+    Arrived arrived = std::move(queue.front());
+    queue.pop_front();
+    --waiting_;
+    erase_if_empty(key);
+    receives_.emplace(receive, Receive{key, {}});
+    match(posted, *from, key, std::move(arrived), actions);
+    return;
+  }
+  if (src == kAny ? all_others_lost() : peer(src).lost) {
+    const int lost = src != kAny ? src : rank_ == 0 ? 1 : 0;
+    fail(receive, peer(lost).reason, actions);
+    return;
+  }
+  const Key key(channel, tag, src);
+  std::list<Posted>& queue = queues_[key].posted;
+  receives_.emplace(receive, Receive{key, queue.insert(queue.end(), posted)});
+  if (src == kAny) ++posted_to_any_;
+}
+
+void Matcher::cancel(uint64_t receive) {
+  auto found = receives_.find(receive);
+  if (found == receives_.end()) return;
+  const Receive& entry = found->second;
+  if (entry.message != 0) {
+    announced_.find({entry.src, entry.message})->second.receive = 0;
+  } else {
+    queues_.find(entry.key)->second.posted.erase(entry.place);
+    if (std::get<2>(entry.key) == kAny) --posted_to_any_;
+    erase_if_empty(entry.key);
+  }
+  receives_.erase(receive);
+}
+
+absl::Status Matcher::eager(int src, uint64_t channel, int64_t tag, Payload payload, Actions& actions) {
+  Peer& from = peer(src);
+  const uint64_t size = payload.size();
+  const uint64_t room = kEagerWindow - from.held - from.taken;
+  if (size > room || size + kMessageCost > room) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("more than ", kEagerWindow, " bytes of messages that nobody asked for"));
+  }
+  from.held += size + kMessageCost;
+  if (aborted_.contains(channel)) {
+    return_credit(src, size, actions);
+    return absl::OkStatus();
+  }
+  const Key key(channel, tag, src);
+  Arrived arrived{next_order_++, size, 0, std::move(payload)};
+  if (const std::optional<Posted> posted = take_posted(channel, tag, src)) {
+    match(*posted, src, key, std::move(arrived), actions);
+    return absl::OkStatus();
+  }
+  queues_[key].arrived.push_back(std::move(arrived));
+  ++waiting_;
+  return absl::OkStatus();
+}
+
+absl::Status Matcher::announce(int src, uint64_t channel, int64_t tag, uint64_t size, uint64_t message,
+                               Actions& actions) {
+  Peer& from = peer(src);
+  if (from.announced >= kMaxAnnounced)
+    return absl::InvalidArgumentError(absl::StrCat("more than ", kMaxAnnounced, " messages announced"));
+  const Key key(channel, tag, src);
+  auto [announced, fresh] = announced_.try_emplace({src, message});
+  if (!fresh) return absl::InvalidArgumentError(absl::StrCat("message ", message, " announced twice"));
+  if (absl::Status aborted = state(channel); !aborted.ok()) {
+    announced_.erase(announced);
+    actions.push_back({.kind = Kind::kRefuse, .src = src, .message = message, .status = std::move(aborted)});
+    return absl::OkStatus();
+  }
+  announced->second.key = key;
+  announced->second.size = size;
+  ++from.announced;
+  Arrived arrived{next_order_++, size, message, {}};
+  if (const std::optional<Posted> posted = take_posted(channel, tag, src)) {
+    match(*posted, src, key, std::move(arrived), actions);
+    return absl::OkStatus();
+  }
+  std::list<Arrived>& queue = queues_[key].arrived;
+  announced->second.place = queue.insert(queue.end(), std::move(arrived));
+  ++waiting_;
+  return absl::OkStatus();
+}
+
+absl::Status Matcher::data(int src, uint64_t message, Payload payload, Actions& actions) {
+  auto found = announced_.find({src, message});
+  if (found == announced_.end() || !found->second.asked)
+    return absl::InvalidArgumentError(absl::StrCat("data of message ", message, ", which was not asked for"));
+  if (found->second.size != payload.size()) {
+    return absl::InvalidArgumentError(absl::StrCat("data of ", payload.size(), " bytes of message ", message,
+                                                   ", which was announced with ", found->second.size));
+  }
+  const uint64_t receive = found->second.receive;
+  announced_.erase(found);
+  if (receive == 0) return absl::OkStatus();
+  receives_.erase(receive);
+  actions.push_back({.kind = Kind::kDeliver, .src = src, .receive = receive, .payload = std::move(payload)});
+  return absl::OkStatus();
+}
+
+void Matcher::withdraw(int src, uint64_t message, absl::StatusCode code, Actions& actions) {
+  auto found = announced_.find({src, message});
+  if (found == announced_.end()) return;
+  const Announced announced = found->second;
+  announced_.erase(found);
+  if (!announced.asked) {
+    --peer(src).announced;
+    queues_.find(announced.key)->second.arrived.erase(announced.place);
+    --waiting_;
+    erase_if_empty(announced.key);
+  } else if (announced.receive != 0) {
+    fail(announced.receive,
+         absl::AbortedError(absl::StrCat(
+             "rank ", src, " gave up the message that it had announced: ", absl::StatusCodeToString(code))),
+         actions);
+  }
+}
+
+void Matcher::lost(int src, const absl::Status& reason, Actions& actions) {
+  Peer& from = peer(src);
+  if (from.lost) return;
+  from.lost = true;
+  from.reason = reason;
+  from.announced = 0;
+  // What was announced stays in its queue, in its order, for a receive that then hears that it will not come.
+  absl::erase_if(announced_, [&](const auto& entry) { return entry.first.first == src; });
+  const bool alone = all_others_lost();
+  std::vector<uint64_t> failed;
+  for (const auto& [receive, entry] : receives_) {
+    const int awaited = entry.message != 0 ? entry.src : std::get<2>(entry.key);
+    if (awaited == src || (awaited == kAny && alone)) failed.push_back(receive);
+  }
+  std::sort(failed.begin(), failed.end());
+  for (const uint64_t receive : failed) {
+    if (receives_.find(receive)->second.message == 0) cancel(receive);
+    fail(receive, reason, actions);
+  }
+}
+
+absl::Status Matcher::state(uint64_t channel) const {
+  auto found = aborted_.find(channel);
+  return found == aborted_.end() ? absl::OkStatus() : found->second;
+}
+
+void Matcher::abort(uint64_t channel, const absl::Status& reason, Actions& actions) {
+  if (!aborted_.emplace(channel, reason).second) return;
+  clear(channel, reason, actions);
+}
+
+void Matcher::forget(uint64_t channel, Actions& actions) {
+  clear(channel, absl::CancelledError("the channel is not used any more"), actions);
+  aborted_.erase(channel);
+}
+
+void Matcher::clear(uint64_t channel, const absl::Status& reason, Actions& actions) {
+  std::vector<uint64_t> failed;
+  for (const auto& [receive, entry] : receives_) {
+    if (std::get<0>(entry.key) == channel) failed.push_back(receive);
+  }
+  std::sort(failed.begin(), failed.end());
+  for (const uint64_t receive : failed) {
+    cancel(receive);
+    fail(receive, reason, actions);
+  }
+  absl::erase_if(queues_, [&](auto& entry) {
+    auto& [key, queue] = entry;
+    if (std::get<0>(key) != channel) return false;
+    const int src = std::get<2>(key);
+    for (const Arrived& arrived : queue.arrived) {
+      --waiting_;
+      if (arrived.message == 0) {
+        return_credit(src, arrived.size, actions);
+      } else if (announced_.erase({src, arrived.message}) > 0) {
+        --peer(src).announced;
+        actions.push_back({.kind = Kind::kRefuse, .src = src, .message = arrived.message, .status = reason});
+      }
+    }
+    return true;
+  });
+}
+
+}  // namespace gradwire::collectives::cpu

@@ -1,0 +1,105 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "collectives/cpu/mesh/mesh.h"
+#include "collectives/cpu/mesh/mesh_operation.h"
+#include "collectives/cpu/span.h"
+
+namespace gradwire::collectives::cpu {
+
+// Collectives among some ranks of a mesh. One member's end; members are told by their position in the list.
+//
+// Operations are called one at a time and in the same order, with the same sizes, by all members. They return when this
+// member's part is done, and nothing of theirs uses its memory any more. Errors name the ranks of the world: Unavailable
+// (gone), DeadlineExceeded (waited for). Whichever member an operation fails on tells the others, on whom the operation
+// under way, or the next, fails with that reason, too. From then on every call returns Aborted with the first reason.
+// What InvalidArgument refuses before it has begun breaks nothing.
+// Results have the same bits on all members.
+//
+// Not thread-safe but for abort().
+class MeshGroup {
+ public:
+  struct Options {
+    std::shared_ptr<Mesh> mesh;
+    // Of the world, by position; and this member's position.
+    std::vector<int> ranks;
+    int position = 0;
+    // This number and the next one are the group's alone, the same for all members.
+    uint64_t channel = 0;
+    // All-reduce, broadcast, reduce and the like of up to so many bytes go by the shortest way, longer ones by the one
+    // with the least traffic, in pieces of segment_bytes. The same for all members.
+    std::size_t small_bytes = std::size_t{32} << 10;
+    std::size_t segment_bytes = std::size_t{512} << 10;
+  };
+  explicit MeshGroup(Options options);
+  ~MeshGroup();
+  MeshGroup(const MeshGroup&) = delete;
+  MeshGroup& operator=(const MeshGroup&) = delete;
+
+  int rank() const { return options_.position; }
+  int size() const { return static_cast<int>(options_.ranks.size()); }
+
+  absl::Status barrier(absl::Time deadline);
+  absl::Status broadcast(Span data, int root, absl::Time deadline);
+  // `data` of others than the root stays as it is.
+  absl::Status reduce(Span data, int root, const Reducer& reducer, absl::Time deadline);
+  absl::Status all_reduce(Span data, const Reducer& reducer, absl::Time deadline);
+  // Lists: size() spans, at the root alone for gather and scatter. Sizes may differ between members, where both ends of
+  // each transfer, and for all_gather and reduce_scatter all members, have the same.
+  absl::Status gather(Span data, absl::Span<const Span> outputs, int root, absl::Time deadline);
+  absl::Status all_gather(Span data, absl::Span<const Span> outputs, absl::Time deadline);
+  absl::Status scatter(Span data, absl::Span<const Span> inputs, int root, absl::Time deadline);
+  absl::Status reduce_scatter(Span output, absl::Span<const Span> inputs, const Reducer& reducer,
+                              absl::Time deadline);
+  absl::Status all_to_all(absl::Span<const Span> outputs, absl::Span<const Span> inputs, absl::Time deadline);
+
+  // The operation under way, and all later ones, end with Aborted, on all members. From any thread.
+  void abort(const std::string& reason);
+  // Why the group is broken; OK while it is not.
+  absl::Status broken() const;
+
+ private:
+  struct State;
+  using Body = absl::FunctionRef<absl::Status(MeshOperation&)>;
+
+  absl::Status run(const char* name, absl::Time deadline, Body body);
+  // Remembers the first reason, tells the others, and ends what is under way.
+  void break_with(const absl::Status& reason);
+  absl::Status check_root(int root) const;
+  absl::Status check_list(const char* what, absl::Span<const Span> list) const;
+  static absl::Status check_elements(const Reducer& reducer, Span data);
+  // The position, of those counted from `root` on, and back.
+  int from_root(int position, int root) const { return (position - root + size()) % size(); }
+  int at(int offset, int root) const { return (offset + root) % size(); }
+  int shifted(int by) const { return ((options_.position + by) % size() + size()) % size(); }
+
+  // mesh_group_trees.cc
+  absl::Status broadcast_tree(MeshOperation& operation, Span data, int root);
+  absl::Status broadcast_chain(MeshOperation& operation, Span data, int root);
+  absl::Status reduce_tree(MeshOperation& operation, Span data, int root, const Reducer& reducer);
+  absl::Status reduce_chain(MeshOperation& operation, Span data, int root, const Reducer& reducer);
+  // mesh_group_reductions.cc
+  absl::Status all_reduce_doubling(MeshOperation& operation, Span data, const Reducer& reducer);
+  absl::Status all_reduce_ring(MeshOperation& operation, Span data, const Reducer& reducer);
+  absl::Status reduce_scatter_direct(MeshOperation& operation, Span output, absl::Span<const Span> inputs,
+                                     const Reducer& reducer);
+  absl::Status reduce_scatter_ring(MeshOperation& operation, Span output, absl::Span<const Span> inputs,
+                                   const Reducer& reducer);
+
+  const Options options_;
+  const std::shared_ptr<State> state_;
+  int64_t next_tag_ = 0;
+  bool failed_ = false;  // An operation has, here.
+  MeshOperation::Scratch scratch_;
+};
+
+}  // namespace gradwire::collectives::cpu

@@ -1,0 +1,117 @@
+// Collectives of a MeshGroup that move blocks: gather, all-gather, scatter and all-to-all.
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/error.h"
+#include "collectives/cpu/mesh/mesh_group.h"
+
+namespace gradwire::collectives::cpu {
+namespace {
+
+absl::Status check_own(const char* name, Span own, Span in_list) {
+  if (own.size == in_list.size) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(name, ": this member's block has ", own.size,
+                                                 " bytes, its place in the list ", in_list.size));
+}
+
+void copy(Span to, Span from) {
+  if (to.size > 0 && to.data != from.data) std::memmove(to.data, from.data, to.size);
+}
+
+}  // namespace
+
+absl::Status MeshGroup::gather(Span data, absl::Span<const Span> outputs, int root, absl::Time deadline) {
+  GRADWIRE_RETURN_IF_ERROR(check_root(root));
+  const auto own = static_cast<std::size_t>(rank());
+  if (rank() == root) {
+    GRADWIRE_RETURN_IF_ERROR(check_list("outputs", outputs));
+    GRADWIRE_RETURN_IF_ERROR(check_own("gather", data, outputs[own]));
+  }
+  return run("gather", deadline, [&](MeshOperation& operation) {
+    if (rank() != root) {
+      operation.send(root, data);
+      return absl::OkStatus();
+    }
+    for (int by = 1; by < size(); ++by)
+      operation.receive(shifted(by), outputs[static_cast<std::size_t>(shifted(by))]);
+    copy(outputs[own], data);
+    return absl::OkStatus();
+  });
+}
+
+absl::Status MeshGroup::scatter(Span data, absl::Span<const Span> inputs, int root, absl::Time deadline) {
+  GRADWIRE_RETURN_IF_ERROR(check_root(root));
+  const auto own = static_cast<std::size_t>(rank());
+  if (rank() == root) {
+    GRADWIRE_RETURN_IF_ERROR(check_list("inputs", inputs));
+    GRADWIRE_RETURN_IF_ERROR(check_own("scatter", data, inputs[own]));
+  }
+  return run("scatter", deadline, [&](MeshOperation& operation) {
+    if (rank() != root) {
+      operation.receive(root, data);
+      return absl::OkStatus();
+    }
+    for (int by = 1; by < size(); ++by)
+      operation.send(shifted(by), inputs[static_cast<std::size_t>(shifted(by))]);
+    copy(data, inputs[own]);
+    return absl::OkStatus();
+  });
+}
+
+// Short blocks go to each member directly, long ones around the ring, where everybody sends and receives one at a time.
+absl::Status MeshGroup::all_gather(Span data, absl::Span<const Span> outputs, absl::Time deadline) {
+  GRADWIRE_RETURN_IF_ERROR(check_list("outputs", outputs));
+  const auto own = static_cast<std::size_t>(rank());
+  GRADWIRE_RETURN_IF_ERROR(check_own("all_gather", data, outputs[own]));
+  std::size_t largest = 0;
+  std::size_t total = 0;
+  for (const Span& output : outputs) {
+    largest = std::max(largest, output.size);
+    total += output.size;
+  }
+  return run("all_gather", deadline, [&](MeshOperation& operation) {
+    copy(outputs[own], data);
+    if (size() == 1) return absl::OkStatus();
+    if (total <= options_.small_bytes) {
+      for (int by = 1; by < size(); ++by)
+        operation.receive(shifted(-by), outputs[static_cast<std::size_t>(shifted(-by))]);
+      for (int by = 1; by < size(); ++by) operation.send(shifted(by), data);
+      return absl::OkStatus();
+    }
+    const int segments = pieces_of(largest, options_.segment_bytes);
+    const auto piece = [&](int by, int segment) {
+      return piece_of(outputs[static_cast<std::size_t>(shifted(by))], segment, segments, 1);
+    };
+    const auto send_from = [&](int step, int segment) { return piece(-step, segment); };
+    const auto receive_into = [&](int step, int segment) { return piece(-step - 1, segment); };
+    const auto received = [](int, int) {};
+    const auto overwrites = [](int) { return -1; };
+    return operation.run_ring({size() - 1, segments, send_from, receive_into, received, overwrites});
+  });
+}
+
+// In step s each sends to the one s behind it and receives from the one s before it. Receives are ready from the start;
+// of what is sent two steps are under way at a time.
+absl::Status MeshGroup::all_to_all(absl::Span<const Span> outputs, absl::Span<const Span> inputs,
+                                   absl::Time deadline) {
+  GRADWIRE_RETURN_IF_ERROR(check_list("outputs", outputs));
+  GRADWIRE_RETURN_IF_ERROR(check_list("inputs", inputs));
+  const auto own = static_cast<std::size_t>(rank());
+  GRADWIRE_RETURN_IF_ERROR(check_own("all_to_all", inputs[own], outputs[own]));
+  return run("all_to_all", deadline, [&](MeshOperation& operation) {
+    for (int by = 1; by < size(); ++by)
+      operation.receive(shifted(-by), outputs[static_cast<std::size_t>(shifted(-by))]);
+    std::vector<std::size_t> sent;
+    for (int by = 1; by < size(); ++by) {
+      if (by > 2) GRADWIRE_RETURN_IF_ERROR(operation.wait_sent(sent[static_cast<std::size_t>(by - 3)]));
+      sent.push_back(operation.send(shifted(by), inputs[static_cast<std::size_t>(shifted(by))]));
+    }
+    copy(outputs[own], inputs[own]);
+    return absl::OkStatus();
+  });
+}
+
+}  // namespace gradwire::collectives::cpu

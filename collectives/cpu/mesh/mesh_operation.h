@@ -1,0 +1,96 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "base/future.h"
+#include "collectives/cpu/mesh/mesh.h"
+#include "collectives/cpu/span.h"
+
+namespace gradwire::collectives::cpu {
+
+// The messages of one collective among members of a world. Members are told by their position. What it was given stays
+// in use until the operation has ended: finish(), or drain() after the channel was aborted. Not thread-safe.
+class MeshOperation {
+ public:
+  // Memory that operations use one after the other: what is warm need not be made.
+  struct Scratch {
+    std::unique_ptr<char[]> memory;
+    std::size_t size = 0;
+  };
+
+  MeshOperation(Mesh& mesh, const std::vector<int>& ranks, int position, uint64_t channel, int64_t tag,
+                absl::Time deadline, Scratch& scratch)
+      : mesh_(mesh),
+        ranks_(ranks),
+        position_(position),
+        channel_(channel),
+        tag_(tag),
+        deadline_(deadline),
+        scratch_(scratch) {}
+
+  // Memory that lasts as long as the operation. At most once.
+  char* scratch(std::size_t bytes);
+
+  // Begin to send and receive. They return numbers to wait for; between two members messages come in order.
+  std::size_t send(int to, Span data);
+  std::size_t receive(int from, Span data);
+  // Errors are the mesh's and name the rank.
+  absl::Status wait_sent(std::size_t number);
+  absl::Status wait_received(std::size_t number);
+  absl::Status receive_now(int from, Span data) { return wait_received(receive(from, data)); }
+  absl::Status send_now(int to, Span data) { return wait_sent(send(to, data)); }
+
+  // Everything has been sent and received.
+  absl::Status finish();
+  // Waits for the end of everything, however it ends.
+  void drain();
+
+  // A pipeline around the ring of all members, in `steps` steps of `segments` pieces each. In each step a member sends to
+  // the next one what send_from() says, and receives from the one before into receive_into(); received() then does with a
+  // piece what is to be done before it is sent on in the next step. Before a piece is received in step s, that of the
+  // same number that was sent in step overwrites(s), if that is not negative, has left.
+  struct Ring {
+    int steps;
+    int segments;
+    absl::FunctionRef<Span(int step, int segment)> send_from;
+    absl::FunctionRef<Span(int step, int segment)> receive_into;
+    absl::FunctionRef<void(int step, int segment)> received;
+    absl::FunctionRef<int(int step)> overwrites;
+  };
+  // How many pieces are received ahead at most: piece i may use the place of piece i - kAhead.
+  static constexpr int kAhead = 4;
+  absl::Status run_ring(const Ring& ring);
+
+ private:
+  Mesh& mesh_;
+  const std::vector<int>& ranks_;
+  const int position_;
+  const uint64_t channel_;
+  const int64_t tag_;
+  const absl::Time deadline_;
+  Scratch& scratch_;
+  std::vector<Future<void>> sends_;
+  std::vector<Future<int>> receives_;
+};
+
+// Piece `index` of `pieces` nearly equal ones, at whole elements.
+inline Span piece_of(Span data, int index, int pieces, std::size_t element_size) {
+  const std::size_t count = data.size / element_size;
+  const auto all = static_cast<std::size_t>(pieces);
+  const auto begin = [&](std::size_t i) { return (count / all * i + count % all * i / all) * element_size; };
+  const auto at = static_cast<std::size_t>(index);
+  return data.part(begin(at), begin(at + 1) - begin(at));
+}
+
+// In how many pieces of about `piece` bytes; at least 1.
+inline int pieces_of(std::size_t bytes, std::size_t piece) {
+  return bytes == 0 ? 1 : static_cast<int>((bytes - 1) / piece + 1);
+}
+
+}  // namespace gradwire::collectives::cpu

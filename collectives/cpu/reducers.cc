@@ -1,0 +1,155 @@
+#include "collectives/cpu/reducers.h"
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/add.h>
+#include <ATen/ops/bitwise_and.h>
+#include <ATen/ops/bitwise_or.h>
+#include <ATen/ops/bitwise_xor.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/maximum.h>
+#include <ATen/ops/minimum.h>
+#include <ATen/ops/mul.h>
+#include <c10/core/InferenceMode.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+
+#include "collectives/cpu/plain_reducer.h"
+
+namespace gradwire::collectives::cpu {
+namespace {
+
+// libtorch's vectorised kernels. Each call is short enough to stay on this thread: from 32768 elements on libtorch would
+// hand parts to threads of its own, of which every rank has as many as there are cores.
+class TorchReducer final : public Reducer {
+ public:
+  // `quick`, which may be nullptr: does the same with less ado, for what is short.
+  TorchReducer(ReduceOp op, c10::ScalarType type, const Reducer* quick)
+      : Reducer(c10::elementSize(type)), op_(op), options_(at::TensorOptions().dtype(type)), quick_(quick) {}
+
+  void combine(void* out, const void* a, const void* b, std::size_t bytes) const override {
+    if (quick_ != nullptr && bytes <= kQuickBytes) return quick_->combine(out, a, b, bytes);
+    const c10::InferenceMode mode;
+    constexpr std::size_t kElements = 32768;
+    const std::size_t step = kElements * element_size();
+    for (std::size_t at = 0; at < bytes; at += step) {
+      const auto count = static_cast<int64_t>(std::min(step, bytes - at) / element_size());
+      const auto tensor = [&](const void* data) {
+        return at::from_blob(const_cast<char*>(static_cast<const char*>(data)) + at, {count}, options_);
+      };
+      at::Tensor to = tensor(out);
+      apply(to, tensor(a), tensor(b));
+    }
+  }
+
+ private:
+  static constexpr std::size_t kQuickBytes = std::size_t{16} << 10;
+
+  void apply(at::Tensor& out, const at::Tensor& a, const at::Tensor& b) const {
+    switch (op_) {
+      case ReduceOp::kSum:
+      case ReduceOp::kAvg:
+        at::add_out(out, a, b);
+        return;
+      case ReduceOp::kProduct:
+        at::mul_out(out, a, b);
+        return;
+      case ReduceOp::kMin:
+        at::minimum_out(out, a, b);
+        return;
+      case ReduceOp::kMax:
+        at::maximum_out(out, a, b);
+        return;
+      case ReduceOp::kBand:
+        at::bitwise_and_out(out, a, b);
+        return;
+      case ReduceOp::kBor:
+        at::bitwise_or_out(out, a, b);
+        return;
+      case ReduceOp::kBxor:
+        at::bitwise_xor_out(out, a, b);
+        return;
+    }
+  }
+
+  const ReduceOp op_;
+  const at::TensorOptions options_;
+  const Reducer* const quick_;
+};
+
+template <class T>
+const Reducer* quick_of(ReduceOp op) {
+  static const PlainReducer<T, Sum> sum;
+  static const PlainReducer<T, Minimum> minimum;
+  static const PlainReducer<T, Maximum> maximum;
+  switch (op) {
+    case ReduceOp::kSum:
+    case ReduceOp::kAvg:
+      return &sum;
+    case ReduceOp::kMin:
+      return &minimum;
+    case ReduceOp::kMax:
+      return &maximum;
+    default:
+      return nullptr;
+  }
+}
+
+const Reducer* quick_of(ReduceOp op, c10::ScalarType type) {
+  switch (type) {
+    case c10::ScalarType::Float:
+      return quick_of<float>(op);
+    case c10::ScalarType::Double:
+      return quick_of<double>(op);
+    case c10::ScalarType::Int:
+      return quick_of<int32_t>(op);
+    case c10::ScalarType::Long:
+      return quick_of<int64_t>(op);
+    default:
+      return nullptr;
+  }
+}
+
+bool has_meaning(ReduceOp op, c10::ScalarType type) {
+  const bool integral = c10::isIntegralType(type, /*includeBool=*/true);
+  switch (op) {
+    case ReduceOp::kSum:
+      return integral || c10::isFloatingType(type) || c10::isComplexType(type);
+    case ReduceOp::kAvg:
+      return c10::isFloatingType(type) || c10::isComplexType(type);
+    case ReduceOp::kProduct:
+    case ReduceOp::kMin:
+    case ReduceOp::kMax:
+      return integral || c10::isFloatingType(type);
+    default:
+      return integral;
+  }
+}
+
+}  // namespace
+
+const Reducer* reducer_of(ReduceOp op, c10::ScalarType type) {
+  constexpr std::size_t kOps = static_cast<std::size_t>(ReduceOp::kAvg) + 1;
+  constexpr std::size_t kTypes = static_cast<std::size_t>(c10::ScalarType::NumOptions);
+  static const auto* const table = [] {
+    auto* const made = new std::array<const Reducer*, kOps * kTypes>{};
+    for (const auto type :
+         {c10::ScalarType::Byte, c10::ScalarType::Char, c10::ScalarType::Short, c10::ScalarType::Int,
+          c10::ScalarType::Long, c10::ScalarType::Half, c10::ScalarType::BFloat16, c10::ScalarType::Float,
+          c10::ScalarType::Double, c10::ScalarType::Bool, c10::ScalarType::ComplexFloat,
+          c10::ScalarType::ComplexDouble}) {
+      for (std::size_t op_number = 0; op_number < kOps; ++op_number) {
+        const auto each = static_cast<ReduceOp>(op_number);
+        if (!has_meaning(each, type)) continue;
+        (*made)[op_number * kTypes + static_cast<std::size_t>(type)] =
+            new TorchReducer(each, type, quick_of(each, type));
+      }
+    }
+    return made;
+  }();
+  return (*table)[static_cast<std::size_t>(op) * kTypes + static_cast<std::size_t>(type)];
+}
+
+}  // namespace gradwire::collectives::cpu

@@ -1,0 +1,34 @@
+#pragma once
+
+#include <cstddef>
+
+namespace gradwire::collectives::cpu {
+
+// Bytes that an operation reads or writes; the memory is the caller's until the operation has returned.
+struct Span {
+  void* data = nullptr;
+  std::size_t size = 0;
+
+  Span part(std::size_t offset, std::size_t bytes) const {
+    return {static_cast<char*>(data) + offset, bytes};
+  }
+};
+
+// How elements are combined: associative as far as their arithmetic is. Thread-safe; does not throw.
+class Reducer {
+ public:
+  explicit Reducer(std::size_t element_size) : element_size_(element_size) {}
+  virtual ~Reducer() = default;
+
+  std::size_t element_size() const { return element_size_; }
+  // out = a (+) b, for `bytes` bytes, a multiple of the element size. `out` is one of the two or overlaps neither; all are
+  // aligned as an element is. The same operands in the same order give the same bits.
+  virtual void combine(void* out, const void* a, const void* b, std::size_t bytes) const = 0;
+  // into = into (+) from.
+  void reduce(void* into, const void* from, std::size_t bytes) const { combine(into, into, from, bytes); }
+
+ private:
+  const std::size_t element_size_;
+};
+
+}  // namespace gradwire::collectives::cpu

@@ -1,0 +1,150 @@
+#include "collectives/flight_recorder.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "base/mutex.h"
+#include "collectives/reduce_op.h"
+
+namespace gradwire::collectives {
+namespace {
+
+struct Recorders {
+  Mutex mutex;
+  std::set<const FlightRecorder*> alive ABSL_GUARDED_BY(mutex);
+};
+
+Recorders& recorders() {
+  static Recorders* instance = new Recorders;
+  return *instance;
+}
+
+constexpr int kStateShift = 32;
+constexpr int kCodeShift = 40;
+
+uint64_t pack(const OperationRecord& record, FlightRecorder::State state) {
+  return static_cast<uint64_t>(record.operation) | uint64_t{static_cast<uint8_t>(record.reduction)} << 8 |
+         uint64_t{record.multiplies} << 16 | uint64_t{record.dimensions} << 24 |
+         static_cast<uint64_t>(state) << kStateShift;
+}
+
+absl::string_view name_of_state(uint8_t state) {
+  constexpr absl::string_view kNames[] = {"queued", "running", "done", "failed"};
+  return state < 4 ? kNames[state] : "?";
+}
+
+}  // namespace
+
+FlightRecorder::FlightRecorder(std::string title)
+    : title_(std::move(title)), slots_(std::make_unique<Slot[]>(kCapacity)) {
+  MutexLock lock(recorders().mutex);
+  recorders().alive.insert(this);
+}
+
+FlightRecorder::~FlightRecorder() {
+  MutexLock lock(recorders().mutex);
+  recorders().alive.erase(this);
+}
+
+void FlightRecorder::write(uint64_t number, const OperationRecord& record, uint64_t sequence, State state) {
+  constexpr auto kRelaxed = std::memory_order_relaxed;
+  Slot& slot = slots_[number % kCapacity];
+  slot.number.store(0, kRelaxed);
+  // Release, on what may be seen early: whoever sees it sees the 0 above.
+  slot.sequence.store(sequence, std::memory_order_release);
+  slot.small.store(pack(record, state), std::memory_order_release);
+  slot.dtype.store(record.dtype, std::memory_order_release);
+  for (int i = 0; i < OperationRecord::kMostSizes; ++i) {
+    slot.sizes[i].store(record.sizes[i], std::memory_order_release);
+  }
+  slot.peer.store(record.peer, std::memory_order_release);
+  slot.tag.store(record.tag, std::memory_order_release);
+  const int64_t now = ticks_now();
+  slot.began.store(now, std::memory_order_release);
+  slot.started.store(now, std::memory_order_release);
+  slot.number.store(number + 1, std::memory_order_release);
+}
+
+void FlightRecorder::set_state(uint64_t number, State state, absl::StatusCode code) {
+  Slot& slot = slots_[number % kCapacity];
+  if (slot.number.load(std::memory_order_relaxed) != number + 1) return;
+  (state == State::kRunning ? slot.started : slot.ended).store(ticks_now(), std::memory_order_relaxed);
+  const uint64_t others = slot.small.load(std::memory_order_relaxed) & ((uint64_t{1} << kStateShift) - 1);
+  slot.small.store(
+      others | static_cast<uint64_t>(state) << kStateShift | static_cast<uint64_t>(code) << kCodeShift,
+      std::memory_order_release);
+}
+
+bool FlightRecorder::append_line(uint64_t number, double unit, int64_t now, std::string& out) const {
+  constexpr auto kAcquire = std::memory_order_acquire;
+  const Slot& slot = slots_[number % kCapacity];
+  if (slot.number.load(kAcquire) != number + 1) return false;
+  const uint64_t sequence = slot.sequence.load(kAcquire);
+  const uint64_t small = slot.small.load(kAcquire);
+  const char* dtype = slot.dtype.load(kAcquire);
+  uint32_t sizes[OperationRecord::kMostSizes];
+  for (int i = 0; i < OperationRecord::kMostSizes; ++i) sizes[i] = slot.sizes[i].load(kAcquire);
+  const int32_t peer = slot.peer.load(kAcquire);
+  const int32_t tag = slot.tag.load(kAcquire);
+  const int64_t began = slot.began.load(kAcquire);
+  const int64_t started = slot.started.load(kAcquire);
+  const int64_t ended = slot.ended.load(kAcquire);
+  if (slot.number.load(std::memory_order_relaxed) != number + 1) return false;
+
+  const auto operation = static_cast<Operation>(small & 0xff);
+  const auto reduction = static_cast<int8_t>(small >> 8 & 0xff);
+  const int dimensions = static_cast<int>(small >> 24 & 0xff);
+  const auto state = static_cast<uint8_t>(small >> kStateShift & 0xff);
+  const auto code = static_cast<absl::StatusCode>(small >> kCodeShift & 0xff);
+  const auto seconds = [unit](int64_t ticks) { return static_cast<double>(ticks) * unit * 1e-9; };
+
+  absl::StrAppend(&out, "  ", sequence == kNoSequence ? "-" : absl::StrCat("#", sequence), " ",
+                  name_of(operation));
+  if (dtype != nullptr) {
+    const int shown = std::min(dimensions, OperationRecord::kMostSizes);
+    absl::StrAppend(&out, " ", dtype, "[", absl::StrJoin(sizes, sizes + shown, ", "),
+                    dimensions > shown ? ", ..." : "", "]");
+  }
+  if (reduction >= 0) {
+    absl::StrAppend(&out, " ", to_string(static_cast<ReduceOp>(reduction)),
+                    (small >> 16 & 1) != 0 ? " premul" : "");
+  }
+  if (is_point_to_point(operation)) {
+    absl::StrAppend(&out, operation == Operation::kSend ? " to " : " from ",
+                    peer < 0 ? std::string("any") : absl::StrCat(peer), " tag ", tag);
+  } else if (peer >= 0) {
+    absl::StrAppend(&out, " root ", peer);
+  }
+  absl::StrAppend(&out, ": ", name_of_state(state));
+  if (state == static_cast<uint8_t>(State::kFailed))
+    absl::StrAppend(&out, " (", absl::StatusCodeToString(code), ")");
+  const bool over = state >= static_cast<uint8_t>(State::kDone);
+  absl::StrAppendFormat(&out, ", called %.6f s ago", seconds(now - began));
+  if (started != began) absl::StrAppendFormat(&out, ", queued %.6f s", seconds(started - began));
+  if (over) absl::StrAppendFormat(&out, ", took %.6f s", seconds(ended - started));
+  absl::StrAppend(&out, "\n");
+  return true;
+}
+
+std::string FlightRecorder::text() const {
+  const uint64_t next = next_.load(std::memory_order_acquire);
+  const uint64_t first = next > kCapacity ? next - kCapacity : 0;
+  const double unit = scale_.unit();
+  const int64_t now = ticks_now();
+  std::string out = absl::StrCat(title_, ", the last ", next - first, " operations:\n");
+  for (uint64_t number = first; number < next; ++number) append_line(number, unit, now, out);
+  return out;
+}
+
+std::string FlightRecorder::all() {
+  MutexLock lock(recorders().mutex);
+  std::string out;
+  for (const FlightRecorder* recorder : recorders().alive) absl::StrAppend(&out, recorder->text());
+  return out;
+}
+
+}  // namespace gradwire::collectives

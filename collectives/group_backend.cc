@@ -1,0 +1,37 @@
+#include "collectives/group_backend.h"
+
+#include <ATen/ops/narrow.h>
+#include <c10/core/GradMode.h>
+
+#include <utility>
+
+namespace gradwire::collectives {
+namespace {
+
+// The `size` parts of a contiguous tensor, in the shape of one of them.
+std::vector<at::Tensor> parts_of(const at::Tensor& whole, const at::Tensor& part, int size) {
+  const c10::NoGradGuard no_grad;
+  const at::Tensor flat = whole.view({-1});
+  std::vector<at::Tensor> parts;
+  parts.reserve(static_cast<std::size_t>(size));
+  for (int i = 0; i < size; ++i) {
+    parts.push_back(flat.narrow(0, i * part.numel(), part.numel()).view(part.sizes()));
+  }
+  return parts;
+}
+
+}  // namespace
+
+absl::Status GroupBackend::all_gather_into_tensor(at::Tensor output, at::Tensor input, int size,
+                                                  absl::Time deadline) {
+  std::vector<at::Tensor> outputs = parts_of(output, input, size);
+  return all_gather(std::move(input), std::move(outputs), deadline);
+}
+
+absl::Status GroupBackend::reduce_scatter_tensor(at::Tensor output, at::Tensor input, const Reduction& op,
+                                                 int size, absl::Time deadline) {
+  std::vector<at::Tensor> inputs = parts_of(input, output, size);
+  return reduce_scatter(std::move(output), std::move(inputs), op, deadline);
+}
+
+}  // namespace gradwire::collectives

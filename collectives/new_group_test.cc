@@ -1,0 +1,154 @@
+#include <ATen/ops/full.h>
+#include <ATen/ops/ones.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "collectives/process_group.h"
+#include "collectives/testing/group.h"
+#include "collectives/testing/local_backend.h"
+
+namespace gradwire::collectives {
+namespace {
+
+using ::testing::AllOf;
+using testing::Group;
+using ::testing::HasSubstr;
+using testing::Ranks;
+
+[[maybe_unused]] const bool registered = (testing::use_local_backend(), true);
+
+TEST(NewGroup, MembersWorkTogetherByTheirRanksOfTheWorld) {
+  Ranks ranks(4);
+  ranks.run([](const Group& world) {
+    // In any order.
+    const Group group = world->new_group({3, 1}, {.timeout = absl::Seconds(20)});
+    const bool member = world->rank() % 2 == 1;
+    EXPECT_EQ(group->rank(), member ? world->rank() / 2 : -1);
+    EXPECT_EQ(group->size(), 2);
+    EXPECT_EQ(group->ranks(), std::vector<int>({1, 3}));
+    EXPECT_EQ(group->timeout(), absl::Seconds(20));
+    if (!member) return;
+    at::Tensor tensor = at::full({2}, static_cast<double>(world->rank()));
+    group->all_reduce(tensor);
+    EXPECT_TRUE(tensor.equal(at::full({2}, 4.0)));
+    tensor.fill_(world->rank());
+    group->broadcast(tensor, 3);
+    EXPECT_TRUE(tensor.equal(at::full({2}, 3.0)));
+    if (world->rank() == 1) {
+      EXPECT_EQ(group->recv(tensor), 3);
+    } else {
+      group->send(tensor, 1);
+    }
+    const absl::Status outside = [&] {
+      try {
+        group->broadcast(tensor, 0);
+      } catch (const Error& error) {
+        return error.status();
+      }
+      return absl::OkStatus();
+    }();
+    EXPECT_THAT(outside.ToString(), HasSubstr("rank 0, which is not one of the group's ranks: 1, 3"));
+  });
+}
+
+TEST(NewGroup, NonMembersAreLeftAloneAndWarnedOnce) {
+  Ranks ranks(2);
+  ::testing::internal::CaptureStderr();
+  ranks.run([](const Group& world) {
+    const Group group = world->new_group({0});
+    if (world->rank() == 0) return;
+    const at::Tensor tensor = at::ones({2});
+    group->all_reduce(tensor, premul_sum(3));
+    group->barrier();
+    EXPECT_TRUE(group->broadcast_async(tensor, 0)->is_success());
+    EXPECT_EQ(group->recv(tensor), -1);
+    EXPECT_TRUE(tensor.equal(at::ones({2})));
+    group->destroy();
+  });
+  const std::string log = ::testing::internal::GetCapturedStderr();
+  EXPECT_THAT(log, HasSubstr("all_reduce on the group \"world/group1\" of ranks 0"));
+  EXPECT_EQ(log.find("does nothing"), log.rfind("does nothing"));
+}
+
+TEST(NewGroup, EmptyListIsAllAndGroupsDoNotMeet) {
+  Ranks ranks(3);
+  ranks.run([](const Group& world) {
+    const Group first = world->new_group();
+    const Group second = world->new_group();
+    EXPECT_EQ(first->size(), 3);
+    EXPECT_NE(first->name(), second->name());
+    const at::Tensor a = at::ones({2});
+    const at::Tensor b = at::full({2}, 10.0);
+    // In another order on each rank.
+    const bool turned = world->rank() == 1;
+    const auto one = (turned ? second : first)->all_reduce_async(turned ? b : a);
+    const auto two = (turned ? first : second)->all_reduce_async(turned ? a : b);
+    one->wait();
+    two->wait();
+    EXPECT_TRUE(a.equal(at::full({2}, 3.0)));
+    EXPECT_TRUE(b.equal(at::full({2}, 30.0)));
+  });
+}
+
+TEST(NewGroup, DifferentListsNameTheRankThatDiffers) {
+  Ranks ranks(3);
+  const auto results = ranks.results([](const Group& world) {
+    world->new_group(world->rank() == 2 ? std::vector<int>{0, 2} : std::vector<int>{0, 1});
+  });
+  for (const absl::Status& result : results) {
+    EXPECT_EQ(result.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(result.ToString(),
+                AllOf(HasSubstr("rank 2 asks for ranks 0, 2,"), HasSubstr("rank 0 asks for ranks 0, 1,")));
+  }
+  // All have counted it: the next one fits.
+  ranks.run([](const Group& world) { EXPECT_EQ(world->new_group({1, 2})->size(), 2); });
+}
+
+TEST(NewGroup, ListsThatCannotBeAreRefused) {
+  Ranks ranks(2);
+  for (const std::vector<int>& list : std::vector<std::vector<int>>{{0, 0}, {2}, {-1, 0}}) {
+    for (const absl::Status& result : ranks.results([&](const Group& world) { world->new_group(list); })) {
+      EXPECT_EQ(result.code(), absl::StatusCode::kInvalidArgument) << result;
+    }
+  }
+  ranks.run([](const Group& world) {
+    EXPECT_THROW(world->new_group({}, {.backend = "smoke"}), Error);
+    const Group group = world->new_group();
+    EXPECT_THROW(group->new_group(), Error);
+  });
+}
+
+TEST(NewGroup, ErrorsSayWhatTheirRanksMean) {
+  Ranks ranks(4, {.timeout = absl::Milliseconds(300)});
+  const auto results = ranks.results([](const Group& world) {
+    const Group group = world->new_group({1, 3});
+    if (world->rank() == 1) group->all_reduce(at::ones({1}));
+  });
+  EXPECT_THAT(results[1].ToString(),
+              AllOf(HasSubstr("(rank 0 of 2)"), HasSubstr("rank 1 "),
+                    HasSubstr("[ranks are those of the group; in the world they are 1, 3]")));
+}
+
+TEST(NewGroup, WorldTakesItsGroupsAlong) {
+  Ranks ranks(2);
+  ranks.run([](const Group& world) {
+    const Group group = world->new_group();
+    world->destroy();
+    EXPECT_THROW(group->barrier(), Error);
+  });
+}
+
+TEST(NewGroup, FailureOfOneGroupLeavesTheOthers) {
+  Ranks ranks(2, {.timeout = absl::Seconds(20)});
+  ranks.run([](const Group& world) {
+    const Group group = world->new_group();
+    world->barrier();
+    if (world->rank() == 0) group->abort("for this test");
+    EXPECT_THROW(group->barrier(), Error);
+    world->barrier();
+  });
+}
+
+}  // namespace
+}  // namespace gradwire::collectives

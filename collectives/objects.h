@@ -1,0 +1,135 @@
+#pragma once
+
+// Collectives of objects: values of any type that has a Codec (rpc/codec.h), tensors included.
+//
+// All are called by every rank of the group with the same T; `src` and `dst` are ranks of the world. `group`: nullptr is
+// the world. Errors, thrown as Error: those of the group's collectives; InvalidArgument, on all ranks, when one cannot
+// encode its object or all together have more than kMaxObjectBytes, and where what arrived is no T. Each NAME_async
+// returns at once; the object that it writes to must live until the Work has ended, and is written before. On a group of
+// which this rank is no member nothing happens.
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "collectives/object_bytes.h"
+#include "collectives/process_group.h"
+#include "collectives/world.h"
+#include "rpc/codec_containers.h"
+#include "rpc/tensor_codec.h"
+
+namespace gradwire::collectives {
+
+namespace objects_internal {
+
+// An object that cannot be encoded is told to the others as an undefined tensor; this rank's own reason goes to `why`.
+template <class T>
+at::Tensor pack(const T& object, absl::Status& why) {
+  absl::StatusOr<at::Tensor> bytes = pack_object(object);
+  if (bytes.ok()) return *std::move(bytes);
+  if (why.ok()) why = bytes.status();
+  return at::Tensor();
+}
+
+template <class T>
+absl::Status unpack(const at::Tensor& bytes, T& object) {
+  GRADWIRE_ASSIGN_OR_RETURN(object, unpack_object<T>(bytes));
+  return absl::OkStatus();
+}
+
+// What every rank's object becomes; `list` is left alone at an error.
+template <class T>
+absl::Status unpack_all(const std::vector<at::Tensor>& received, std::vector<T>& list) {
+  std::vector<T> values;
+  for (const at::Tensor& bytes : received) {
+    absl::StatusOr<T> value = unpack_object<T>(bytes);
+    if (!value.ok()) return with_context(value.status(), absl::StrCat("the object of rank ", values.size()));
+    values.push_back(*std::move(value));
+  }
+  list = std::move(values);
+  return absl::OkStatus();
+}
+
+// This rank's reason says more than "could not encode".
+std::shared_ptr<Work> run(ObjectExchange exchange, const absl::Status& why, bool later, const Group& group);
+
+template <class T>
+std::shared_ptr<Work> broadcast(T& object, int src, bool later, const Group& group) {
+  const Group in = group_or_world(group);
+  ObjectExchange exchange{.kind = ObjectExchange::Kind::kBroadcast, .root = src};
+  absl::Status why;
+  const bool sends = is_rank(*in, src);
+  if (sends) exchange.sent.push_back(pack(object, why));
+  exchange.receive = [&object, sends](std::vector<at::Tensor> received) {
+    return sends ? absl::OkStatus() : unpack(received[0], object);
+  };
+  return run(std::move(exchange), why, later, in);
+}
+
+template <class T>
+std::shared_ptr<Work> gather(std::vector<T>& list, const T& object, ObjectExchange::Kind kind, int dst,
+                             bool later, const Group& group) {
+  ObjectExchange exchange{.kind = kind, .root = dst};
+  absl::Status why;
+  exchange.sent.push_back(pack(object, why));
+  exchange.receive = [&list](std::vector<at::Tensor> received) { return unpack_all(received, list); };
+  return run(std::move(exchange), why, later, group_or_world(group));
+}
+
+template <class T>
+std::shared_ptr<Work> scatter(T& object, const std::vector<T>& list, int src, bool later,
+                              const Group& group) {
+  ObjectExchange exchange{.kind = ObjectExchange::Kind::kScatter, .root = src};
+  absl::Status why;
+  for (const T& one : list) exchange.sent.push_back(pack(one, why));
+  exchange.receive = [&object](std::vector<at::Tensor> received) { return unpack(received[0], object); };
+  return run(std::move(exchange), why, later, group_or_world(group));
+}
+
+}  // namespace objects_internal
+
+// Every rank's `object` becomes that of `src`.
+template <class T>
+void broadcast_object(T& object, int src, const Group& group = nullptr) {
+  objects_internal::broadcast(object, src, false, group);
+}
+template <class T>
+std::shared_ptr<Work> broadcast_object_async(T& object, int src, const Group& group = nullptr) {
+  return objects_internal::broadcast(object, src, true, group);
+}
+
+// `list` becomes all ranks' objects, in the order of the group's ranks.
+template <class T>
+void all_gather_object(std::vector<T>& list, const T& object, const Group& group = nullptr) {
+  objects_internal::gather(list, object, ObjectExchange::Kind::kAllGather, 0, false, group);
+}
+template <class T>
+std::shared_ptr<Work> all_gather_object_async(std::vector<T>& list, const T& object,
+                                              const Group& group = nullptr) {
+  return objects_internal::gather(list, object, ObjectExchange::Kind::kAllGather, 0, true, group);
+}
+
+// The same at `dst` alone; elsewhere `list` becomes empty.
+template <class T>
+void gather_object(std::vector<T>& list, const T& object, int dst = 0, const Group& group = nullptr) {
+  objects_internal::gather(list, object, ObjectExchange::Kind::kGather, dst, false, group);
+}
+template <class T>
+std::shared_ptr<Work> gather_object_async(std::vector<T>& list, const T& object, int dst = 0,
+                                          const Group& group = nullptr) {
+  return objects_internal::gather(list, object, ObjectExchange::Kind::kGather, dst, true, group);
+}
+
+// `object` becomes the entry for this rank of the list at `src`; elsewhere the list is empty.
+template <class T>
+void scatter_object(T& object, const std::vector<T>& list = {}, int src = 0, const Group& group = nullptr) {
+  objects_internal::scatter(object, list, src, false, group);
+}
+template <class T>
+std::shared_ptr<Work> scatter_object_async(T& object, const std::vector<T>& list = {}, int src = 0,
+                                           const Group& group = nullptr) {
+  return objects_internal::scatter(object, list, src, true, group);
+}
+
+}  // namespace gradwire::collectives

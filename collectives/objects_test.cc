@@ -1,0 +1,181 @@
+#include "collectives/objects.h"
+
+#include <ATen/ops/arange.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/zeros.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/error.h"
+#include "collectives/testing/group.h"
+#include "collectives/testing/local_backend.h"
+
+namespace gradwire::collectives {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using testing::Ranks;
+
+[[maybe_unused]] const bool registered = (testing::use_local_backend(), true);
+
+class Objects : public ::testing::TestWithParam<int> {};
+
+TEST_P(Objects, EveryOperation) {
+  const int size = GetParam();
+  Ranks ranks(size);
+  ranks.run([&](const Group& group) {
+    const int rank = group->rank();
+    const int last = size - 1;
+    using Map = std::map<std::string, std::vector<int64_t>>;
+    Map map;
+    if (rank == last) map = {{"a", {1, 2}}, {"", {}}};
+    broadcast_object(map, last, group);
+    EXPECT_EQ(map, (Map{{"a", {1, 2}}, {"", {}}}));
+
+    // Of sizes that differ.
+    std::vector<std::string> texts = {"stays not"};
+    all_gather_object(texts, std::string(1000 * rank, 'x'), group);
+    ASSERT_EQ(texts.size(), static_cast<std::size_t>(size));
+    for (int i = 0; i < size; ++i) EXPECT_EQ(texts[i].size(), 1000u * i);
+
+    gather_object(texts, absl::StrCat("from ", rank), last, group);
+    EXPECT_EQ(texts.size(), rank == last ? static_cast<std::size_t>(size) : 0);
+    if (rank == last) EXPECT_EQ(texts[0], "from 0");
+
+    std::vector<int64_t> numbers;
+    for (int i = 0; rank == last && i < size; ++i) numbers.push_back(10 * i);
+    int64_t number = -1;
+    scatter_object(number, numbers, last, group);
+    EXPECT_EQ(number, 10 * rank);
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Sizes, Objects, ::testing::Values(1, 2, 3, 4));
+
+TEST(ObjectsTest, TensorsInsideTravel) {
+  Ranks ranks(2);
+  ranks.run([](const Group& group) {
+    using Both = std::pair<std::string, std::vector<at::Tensor>>;
+    Both both;
+    if (group->rank() == 0) both = {"tensors", {at::arange(100'000), at::ones({2, 3}).t(), at::Tensor()}};
+    broadcast_object(both, 0, group);
+    EXPECT_EQ(both.first, "tensors");
+    EXPECT_TRUE(both.second.at(0).equal(at::arange(100'000)));
+    EXPECT_TRUE(both.second.at(1).equal(at::ones({3, 2})));
+    EXPECT_FALSE(both.second.at(2).defined());
+    // What has come may be changed, and is nobody else's.
+    both.second[0].add_(group->rank());
+    group->barrier();
+    EXPECT_EQ(both.second[0][0].item<int64_t>(), group->rank());
+  });
+}
+
+TEST(ObjectsTest, AsynchronousOnesWriteBeforeTheyEnd) {
+  Ranks ranks(3);
+  ranks.run([](const Group& group) {
+    std::string text = group->rank() == 1 ? "one" : "";
+    std::vector<int64_t> all;
+    std::vector<int64_t> gathered;
+    int64_t own = 0;
+    const auto a = broadcast_object_async(text, 1, group);
+    const auto b = all_gather_object_async(all, int64_t{group->rank()}, group);
+    const auto c = gather_object_async(gathered, int64_t{group->rank()}, 2, group);
+    const auto d = scatter_object_async(
+        own, group->rank() == 0 ? std::vector<int64_t>{7, 8, 9} : std::vector<int64_t>(), 0, group);
+    for (const auto& work : {a, b, c, d}) work->wait();
+    EXPECT_EQ(text, "one");
+    EXPECT_THAT(all, ElementsAre(0, 1, 2));
+    EXPECT_EQ(gathered.size(), group->rank() == 2 ? 3u : 0u);
+    EXPECT_EQ(own, 7 + group->rank());
+  });
+}
+
+TEST(ObjectsTest, ObjectThatCannotBeEncodedFailsOnAllRanks) {
+  Ranks ranks(3);
+  const auto results = ranks.results([](const Group& group) {
+    // A tensor without memory cannot travel.
+    const at::Tensor tensor =
+        group->rank() == 1 ? at::ones({2}, at::TensorOptions().device(at::kMeta)) : at::ones({2});
+    std::vector<at::Tensor> all = {at::zeros({1})};
+    try {
+      all_gather_object(all, tensor, group);
+    } catch (...) {
+      EXPECT_EQ(all.size(), 1u);
+      throw;
+    }
+  });
+  for (const absl::Status& result : results) {
+    EXPECT_EQ(result.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(result.ToString(),
+                AllOf(HasSubstr("all_gather_object #0"), HasSubstr("rank 1 could not encode")));
+  }
+  EXPECT_THAT(results[1].ToString(), HasSubstr("meta"));
+  ranks.run([](const Group& group) { group->barrier(); });
+}
+
+TEST(ObjectsTest, WrongTypeOrNumberIsRefused) {
+  Ranks ranks(2);
+  const auto results = ranks.results([](const Group& group) {
+    std::string text = "text";
+    int64_t number = 5;
+    if (group->rank() == 0) {
+      broadcast_object(text, 0, group);
+    } else {
+      broadcast_object(number, 0, group);
+    }
+  });
+  EXPECT_TRUE(results[0].ok());
+  EXPECT_THAT(results[1].ToString(), HasSubstr("INVALID_ARGUMENT"));
+  int64_t number = 0;
+  EXPECT_THROW(scatter_object(number, {1}, 0, ranks[0]), Error);
+  EXPECT_THROW(scatter_object(number, {1, 2}, 0, ranks[1]), Error);
+  EXPECT_THROW(broadcast_object(number, 2, ranks[0]), Error);
+}
+
+TEST(ObjectsTest, NonMembersAreLeftAlone) {
+  Ranks ranks(2);
+  ranks.run([](const Group& world) {
+    const Group group = world->new_group({1});
+    int64_t number = world->rank();
+    std::vector<int64_t> list = {-1};
+    broadcast_object(number, 1, group);
+    all_gather_object(list, number, group);
+    EXPECT_EQ(number, world->rank());
+    EXPECT_THAT(list, ElementsAre(world->rank() == 1 ? 1 : -1));
+  });
+}
+
+TEST(ObjectBytes, HostileBytesAreRefused) {
+  const at::Tensor good = pack_object(std::vector<at::Tensor>{at::arange(100'000), at::ones({3})}).value();
+  ASSERT_TRUE(unpack_object<std::vector<at::Tensor>>(good).ok());
+  const auto refused = [](const at::Tensor& bytes) {
+    return unpack_object<std::vector<at::Tensor>>(bytes).status().code() ==
+           absl::StatusCode::kInvalidArgument;
+  };
+  // Cut off anywhere.
+  for (int64_t length :
+       {int64_t{0}, int64_t{1}, int64_t{7}, int64_t{8}, int64_t{20}, int64_t{40}, good.numel() - 1}) {
+    EXPECT_TRUE(refused(good.slice(0, 0, length).clone())) << length;
+  }
+  const auto with_number = [&](std::size_t index, uint64_t value) {
+    const at::Tensor bytes = good.clone();
+    std::memcpy(static_cast<char*>(bytes.mutable_data_ptr()) + 8 * index, &value, sizeof(value));
+    return bytes;
+  };
+  for (uint64_t value : {uint64_t{0}, uint64_t{1} << 20, uint64_t{1} << 40, ~uint64_t{0}}) {
+    // The number of pieces, the size of the payload, the size of a buffer.
+    for (std::size_t index = 0; index < 3; ++index) EXPECT_TRUE(refused(with_number(index, value))) << index;
+  }
+}
+
+}  // namespace
+}  // namespace gradwire::collectives

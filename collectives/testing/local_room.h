@@ -1,0 +1,89 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <list>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "base/future.h"
+#include "base/mutex.h"
+#include "collectives/reduce_op.h"
+
+namespace gradwire::collectives::testing {
+
+// What one rank brings to a collective.
+struct Contribution {
+  // All must be equal.
+  std::string operation;
+  std::vector<at::Tensor> inputs;
+  std::vector<at::Tensor> outputs;
+};
+
+// Where the ranks of one local group meet. Thread-safe; every rank is in at most one collective at a time.
+class Room {
+ public:
+  using Work = absl::Status (*)(std::vector<Contribution>& ranks, int root, ReduceOp op);
+
+  explicit Room(int size) : slots_(size), left_(size, false), inboxes_(size) {}
+  ~Room();
+
+  // Waits for all ranks; the last one runs `work` for all.
+  absl::Status meet(int rank, Contribution contribution, Work work, int root, ReduceOp op,
+                    absl::Time deadline);
+
+  Future<void> send(int src, int dst, int tag, const at::Tensor& tensor);
+  Future<int> receive(int rank, int src, int tag, at::Tensor tensor, absl::Time deadline);
+
+  void abort(const absl::Status& reason);
+  void leave(int rank);
+
+ private:
+  struct Message {
+    int src;
+    int tag;
+    at::Tensor tensor;
+  };
+  struct Receive {
+    int src;
+    int tag;
+    at::Tensor tensor;
+    absl::Time deadline;
+    Promise<int> done;
+  };
+  struct Inbox {
+    std::list<Message> messages;
+    std::list<Receive> receives;
+  };
+  // What to complete when the lock is gone.
+  using Completions = std::vector<std::pair<Promise<int>, absl::StatusOr<int>>>;
+
+  absl::Status refusal_locked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void break_locked(const absl::Status& reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status late_locked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status lost_locked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void fail_receives_locked(const absl::Status& reason, Completions& completions)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void expire();
+
+  Mutex mutex_;
+  CondVar changed_;
+  std::vector<std::optional<Contribution>> slots_ ABSL_GUARDED_BY(mutex_);
+  std::vector<bool> left_ ABSL_GUARDED_BY(mutex_);
+  std::size_t arrived_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t generation_ ABSL_GUARDED_BY(mutex_) = 0;
+  // How the last collective went.
+  absl::Status outcome_ ABSL_GUARDED_BY(mutex_);
+  absl::Status broken_ ABSL_GUARDED_BY(mutex_);
+  std::vector<Inbox> inboxes_ ABSL_GUARDED_BY(mutex_);
+  bool closing_ ABSL_GUARDED_BY(mutex_) = false;
+  // Ends receives at their deadlines; started by the first.
+  std::thread expirer_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace gradwire::collectives::testing

@@ -1,0 +1,45 @@
+#include "collectives/work.h"
+
+#include "base/error.h"
+
+namespace gradwire::collectives {
+namespace {
+
+// Where the operation is enqueued it may have ended meanwhile, and not well.
+absl::Status ended_on_device(const std::shared_ptr<Enqueued>& enqueued) {
+  return enqueued == nullptr ? absl::OkStatus() : enqueued->ended().value_or(absl::OkStatus());
+}
+
+}  // namespace
+
+void Work::wait() const {
+  ended_.wait();
+  throw_if_error(ended_on_device(enqueued_));
+  if (enqueued_ != nullptr) enqueued_->order_current_stream();
+}
+
+bool Work::wait_for(absl::Duration timeout) const {
+  if (!ended_.wait_for(timeout)) return false;
+  wait();
+  return true;
+}
+
+bool Work::is_success() const {
+  return is_completed() && ended_.result().ok() && ended_on_device(enqueued_).ok();
+}
+
+std::exception_ptr Work::exception() const {
+  if (!is_completed()) return nullptr;
+  absl::Status status = ended_.result().status();
+  if (status.ok()) status = ended_on_device(enqueued_);
+  return status.ok() ? nullptr : std::make_exception_ptr(Error(std::move(status)));
+}
+
+int Work::source_rank() const {
+  const int rank = ended_.wait();
+  if (rank < 0)
+    throw Error(absl::FailedPreconditionError("source_rank() of an operation that is no receive"));
+  return rank;
+}
+
+}  // namespace gradwire::collectives

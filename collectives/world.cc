@@ -1,0 +1,76 @@
+#include "collectives/world.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/error.h"
+#include "base/mutex.h"
+
+namespace gradwire::collectives {
+namespace {
+
+// Never destroyed: a process that exits with a world joins no threads and sends nothing.
+struct World {
+  Mutex mutex;
+  Group group ABSL_GUARDED_BY(mutex);
+  // Being made by some thread.
+  bool joining ABSL_GUARDED_BY(mutex) = false;
+};
+
+World& the_world() {
+  static World* instance = new World;
+  return *instance;
+}
+
+}  // namespace
+
+Group init_process_group(const ProcessGroupOptions& options) {
+  {
+    MutexLock lock(the_world().mutex);
+    const Group& group = the_world().group;
+    if (group != nullptr) {
+      throw Error(absl::FailedPreconditionError(absl::StrCat(
+          "init_process_group: this process is rank ", group->rank(), " of ", group->size(),
+          " already; call destroy_process_group first, or use ProcessGroup::create for several")));
+    }
+    if (the_world().joining) {
+      throw Error(absl::FailedPreconditionError("init_process_group: another thread is in it"));
+    }
+    the_world().joining = true;
+  }
+  Group made;
+  struct Joined {
+    Group& made;
+    ~Joined() {
+      MutexLock lock(the_world().mutex);
+      the_world().joining = false;
+      the_world().group = made;
+    }
+  } joined{made};
+  made = ProcessGroup::create(options);
+  return made;
+}
+
+bool is_initialized() {
+  MutexLock lock(the_world().mutex);
+  return the_world().group != nullptr;
+}
+
+void destroy_process_group(const Group& group) {
+  Group leaving = group;
+  {
+    MutexLock lock(the_world().mutex);
+    if (leaving == nullptr || leaving == the_world().group) leaving = std::move(the_world().group);
+  }
+  // Outside the lock: it waits and joins threads.
+  if (leaving != nullptr) leaving->destroy();
+}
+
+Group world() {
+  MutexLock lock(the_world().mutex);
+  if (the_world().group != nullptr) return the_world().group;
+  throw Error(
+      absl::FailedPreconditionError("this process has no process group: call init_process_group first"));
+}
+
+}  // namespace gradwire::collectives

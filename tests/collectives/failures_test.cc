@@ -1,0 +1,86 @@
+// What becomes of operations when ranks, real processes here, die or do not come.
+#include <ATen/ATen.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <string>
+
+#include "absl/strings/match.h"
+#include "base/clock.h"
+#include "gtest/gtest.h"
+#include "tests/collectives/rank_processes.h"
+
+namespace gradwire::collectives {
+namespace {
+
+const World kWorlds[] = {{"shared memory", "cpu", {}}, {"messages", "cpu", {{"shared_memory", "off"}}}};
+
+class Failures : public testing::TestWithParam<int> {
+ protected:
+  const World& world() const { return kWorlds[GetParam()]; }
+};
+
+TEST_P(Failures, AKilledRankEndsTheOperationOnAllSurvivors) {
+  const RankProcesses ranks({.size = 3, .world = world()}, [](ProcessGroup& group, std::FILE* says) {
+    at::Tensor tensor = at::ones({1000});
+    group.all_reduce(tensor);
+    std::fprintf(says, "ready\n");
+    if (group.rank() == 2) {
+      while (true) pause();
+    }
+    group.all_reduce(tensor);
+    std::fprintf(says, "it went well\n");
+  });
+  for (int rank : {0, 1, 2}) ASSERT_EQ(ranks.line(rank), "ready\n");
+  const absl::Time killed = Clock::system().now();
+  kill(ranks.process(2), SIGKILL);
+  for (int survivor : {0, 1}) {
+    const std::string error = ranks.line(survivor);
+    EXPECT_TRUE(absl::StrContains(error, "rank 2")) << error;
+  }
+  // A second is what users are promised; the machine may be busy.
+  EXPECT_LT(Clock::system().now() - killed, absl::Seconds(20));
+}
+
+TEST_P(Failures, ATimeoutNamesThoseThatDidNotCome) {
+  const RankProcesses ranks({.size = 3, .world = world(), .timeout = absl::Seconds(2)},
+                            [](ProcessGroup& group, std::FILE* says) {
+                              at::Tensor tensor = at::ones({1000});
+                              group.all_reduce(tensor);
+                              std::fprintf(says, "ready\n");
+                              if (group.rank() == 1) {
+                                while (true) pause();
+                              }
+                              group.all_reduce(tensor);
+                              std::fprintf(says, "it went well\n");
+                            });
+  for (int rank : {0, 1, 2}) ASSERT_EQ(ranks.line(rank), "ready\n");
+  for (int waiting : {0, 2}) {
+    const std::string error = ranks.line(waiting);
+    EXPECT_TRUE(absl::StrContains(error, "rank 1")) << error;
+  }
+}
+
+TEST_P(Failures, OneThatLeavesInGoodOrderIsNoticedToo) {
+  const RankProcesses ranks({.size = 2, .world = world()}, [](ProcessGroup& group, std::FILE* says) {
+    at::Tensor tensor = at::ones({1});
+    group.all_reduce(tensor);
+    if (group.rank() == 1) {
+      group.destroy();
+      std::fprintf(says, "left\n");
+      return;
+    }
+    group.all_reduce(tensor);
+    std::fprintf(says, "it went well\n");
+  });
+  ASSERT_EQ(ranks.line(1), "left\n");
+  const std::string error = ranks.line(0);
+  EXPECT_TRUE(absl::StrContains(error, "rank 1")) << error;
+}
+
+INSTANTIATE_TEST_SUITE_P(Worlds, Failures, testing::Range(0, 2),
+                         [](const auto& info) { return info.param == 0 ? "SharedMemory" : "Messages"; });
+
+}  // namespace
+}  // namespace gradwire::collectives

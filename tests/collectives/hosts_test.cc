@@ -1,0 +1,60 @@
+// Two hosts with two ranks each: network namespaces with a link between them. Skipped, saying why, where these cannot be
+// made (they take root).
+#include <ATen/ATen.h>
+#include <sched.h>
+
+#include <cstdio>
+#include <stdexcept>
+#include <string>
+
+#include "absl/strings/match.h"
+#include "base/clock.h"
+#include "gtest/gtest.h"
+#include "tests/collectives/rank_processes.h"
+#include "tools/bench/split_network.h"
+
+namespace gradwire::collectives {
+namespace {
+
+TEST(Hosts, RanksOfTwoHostsWorkTogetherUntilTheLinkIsCut) {
+  auto network = bench::SplitNetwork::make();
+  if (!network.ok()) GTEST_SKIP() << network.status();
+  const auto enter = [&](int rank) {
+    if (setns(rank < 2 ? (*network)->left_fd() : (*network)->right_fd(), CLONE_NEWNET) != 0)
+      throw std::runtime_error("cannot enter a network namespace");
+  };
+  const RankProcesses ranks(
+      {.size = 4, .world = {"hosts", "cpu", {}}, .timeout = absl::Seconds(8), .enter = enter},
+      [](ProcessGroup& group, std::FILE* says) {
+        const int mine = group.rank();
+        for (const int64_t count : {int64_t{1}, int64_t{1000}, int64_t{1} << 20}) {
+          at::Tensor tensor = at::full({count}, mine + 1, at::kLong);
+          group.all_reduce(tensor);
+          if (!tensor.eq(10).all().item<bool>()) std::fprintf(says, "wrong sum\n");
+          for (int root = 0; root < 4; ++root) {
+            tensor = at::full({count}, mine, at::kLong);
+            group.broadcast(tensor, root);
+            if (!tensor.eq(root).all().item<bool>()) std::fprintf(says, "wrong broadcast\n");
+          }
+          std::vector<at::Tensor> list(4);
+          for (at::Tensor& each : list) each = at::zeros({count}, at::kLong);
+          group.all_gather(list, at::full({count}, mine, at::kLong));
+          for (int rank = 0; rank < 4; ++rank) {
+            if (!list[rank].eq(rank).all().item<bool>()) std::fprintf(says, "wrong gather\n");
+          }
+        }
+        std::fprintf(says, "ready\n");
+        at::Tensor tensor = at::ones({100});
+        while (true) group.all_reduce(tensor);
+      });
+  for (int rank = 0; rank < 4; ++rank) ASSERT_EQ(ranks.line(rank), "ready\n");
+  ASSERT_TRUE(bench::cut_link(ranks.process(2)).ok());
+  for (int rank = 0; rank < 4; ++rank) {
+    const std::string error = ranks.line(rank);
+    EXPECT_TRUE(absl::StrContains(error, "all_reduce")) << error;
+    EXPECT_TRUE(absl::StrContains(error, "rank")) << error;
+  }
+}
+
+}  // namespace
+}  // namespace gradwire::collectives

@@ -1,0 +1,68 @@
+#include "tests/collectives/rank_processes.h"
+
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <exception>
+#include <filesystem>
+
+#include "absl/strings/str_cat.h"
+#include "gtest/gtest.h"
+#include "store/file_store.h"
+
+namespace gradwire::collectives {
+namespace {
+
+[[noreturn]] void be_rank(int rank, const RankProcesses::Options& options, const std::string& path,
+                          std::FILE* says, const std::function<void(ProcessGroup&, std::FILE*)>& run) {
+  setlinebuf(says);
+  try {
+    if (options.enter) options.enter(rank);
+    const auto group = ProcessGroup::create({.backend = options.world.backend,
+                                             .timeout = options.timeout,
+                                             .world_size = options.size,
+                                             .rank = rank,
+                                             .store = std::make_shared<store::FileStore>(path),
+                                             .options = options.world.options});
+    run(*group, says);
+  } catch (const std::exception& error) {
+    std::fprintf(says, "%s\n", error.what());
+  }
+  std::fflush(says);
+  _exit(0);
+}
+
+}  // namespace
+
+RankProcesses::RankProcesses(const Options& options,
+                             const std::function<void(ProcessGroup&, std::FILE*)>& run) {
+  static int worlds = 0;
+  path_ = absl::StrCat(testing::TempDir(), "/ranks_", getpid(), "_", ++worlds);
+  for (int rank = 0; rank < options.size; ++rank) {
+    int ends[2];
+    if (pipe(ends) != 0) std::abort();
+    const pid_t process = fork();
+    if (process == 0) be_rank(rank, options, path_, fdopen(ends[1], "w"), run);
+    close(ends[1]);
+    ranks_.push_back({process, fdopen(ends[0], "r")});
+  }
+}
+
+RankProcesses::~RankProcesses() {
+  for (const Rank& rank : ranks_) {
+    kill(rank.process, SIGKILL);
+    waitpid(rank.process, nullptr, 0);
+    std::fclose(rank.says);
+  }
+  std::error_code ignored;
+  std::filesystem::remove(path_, ignored);
+}
+
+std::string RankProcesses::line(int rank) const {
+  char text[4096] = {};
+  return std::fgets(text, sizeof text, ranks_[rank].says) == nullptr ? "" : std::string(text);
+}
+
+}  // namespace gradwire::collectives
