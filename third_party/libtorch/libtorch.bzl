@@ -20,6 +20,12 @@ cc_library(
     srcs = ["missing.cc"],
     visibility = ["//visibility:public"],
 )
+
+cc_library(
+    name = "libtorch_cuda",
+    srcs = ["missing.cc"],
+    visibility = ["//visibility:public"],
+)
 """.format(root = root))
         return
 

@@ -1,0 +1,132 @@
+#include "collectives/mpi/mpi_backend.h"
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "base/clock.h"
+#include "base/error.h"
+#include "collectives/mpi/mpi_group.h"
+#include "collectives/mpi/mpi_header.h"
+
+#if defined(OPEN_MPI)
+#include <mpi-ext.h>
+#endif
+
+namespace gradwire::collectives {
+namespace {
+
+constexpr int64_t kMostBlock = int64_t{1} << 30;
+
+absl::StatusOr<int64_t> block_of(const BackendContext& context) {
+  int64_t block = kMostBlock;
+  for (const auto& [name, value] : context.options) {
+    if (name != "block_bytes") {
+      return absl::InvalidArgumentError(
+          absl::StrCat("mpi has no option \"", name, "\": there is block_bytes"));
+    }
+    if (!absl::SimpleAtoi(value, &block) || block < 16 || block > kMostBlock) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("block_bytes = \"", value, "\": it must be 16 to ", kMostBlock));
+    }
+  }
+  return block;
+}
+
+std::string seat_key(int rank) { return absl::StrCat("mpi/seat/", rank); }
+
+// The ranks in MPI_COMM_WORLD of the group's ranks, when all have come.
+absl::StatusOr<std::vector<int>> seats(MpiRuntime& runtime, const BackendContext& context) {
+  const absl::Time deadline = Clock::system().now() + context.timeout;
+  GRADWIRE_RETURN_IF_ERROR(context.store->try_set(
+      seat_key(context.rank), absl::StrCat(runtime.rank(), " ", runtime.job()), context.timeout));
+  std::vector<int> found;
+  for (int rank = 0; rank < context.size; ++rank) {
+    const auto value = context.store->try_get(seat_key(rank), deadline - Clock::system().now());
+    if (!value.ok()) return with_context(value.status(), absl::StrCat("mpi: rank ", rank, " did not come"));
+    const std::pair<absl::string_view, absl::string_view> halves =
+        absl::StrSplit(*value, absl::MaxSplits(' ', 1));
+    int seat = -1;
+    if (!absl::SimpleAtoi(halves.first, &seat) || seat < 0 || halves.second != runtime.job() ||
+        seat >= runtime.size()) {
+      return absl::InvalidArgumentError(absl::StrCat("mpi: rank ", rank, " of group ", context.group,
+                                                     " was not launched together with rank ", context.rank));
+    }
+    for (int other = 0; other < rank; ++other) {
+      if (found[static_cast<std::size_t>(other)] == seat) {
+        return absl::InvalidArgumentError(absl::StrCat("mpi: ranks ", other, " and ", rank, " of group ",
+                                                       context.group, " are one MPI process (", seat, ")"));
+      }
+    }
+    found.push_back(seat);
+  }
+  return found;
+}
+
+// Different for groups that are made at the same time, as far as a hash can be.
+int creation_tag(absl::string_view group) {
+  uint32_t hash = 2166136261U;
+  for (const char c : group) hash = (hash ^ static_cast<unsigned char>(c)) * 16777619U;
+  return static_cast<int>(hash % 32000U);
+}
+
+absl::Status make_communicators(MpiRuntime& runtime, const std::vector<int>& seats, const std::string& name,
+                                MPI_Comm& collectives, MPI_Comm& messages) {
+  MPI_Group world = MPI_GROUP_NULL;
+  MPI_Group members = MPI_GROUP_NULL;
+  GRADWIRE_RETURN_IF_ERROR(
+      runtime.call("MPI_Comm_group", [&] { return MPI_Comm_group(MPI_COMM_WORLD, &world); }));
+  absl::Status status = runtime.call("MPI_Group_incl", [&] {
+    return MPI_Group_incl(world, static_cast<int>(seats.size()), seats.data(), &members);
+  });
+  for (MPI_Comm* comm : {&collectives, &messages}) {
+    if (status.ok()) {
+      status = runtime.call("MPI_Comm_create_group", [&] {
+        return MPI_Comm_create_group(MPI_COMM_WORLD, members, creation_tag(name), comm);
+      });
+    }
+    if (status.ok()) {
+      status = runtime.call("MPI_Comm_set_errhandler",
+                            [&] { return MPI_Comm_set_errhandler(*comm, MPI_ERRORS_RETURN); });
+    }
+  }
+  if (members != MPI_GROUP_NULL) MPI_Group_free(&members);
+  MPI_Group_free(&world);
+  return status;
+}
+
+[[maybe_unused]] const bool kRegistered = [] {
+  register_backend(Backend::kMpi, {.make = &make_mpi_backend,
+                                   .launch_place = &mpi_launch_place,
+                                   .launch_store = &mpi_launch_store,
+                                   .takes_cuda = &mpi_takes_cuda});
+  return true;
+}();
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<GroupBackend>> make_mpi_backend(const BackendContext& context) {
+  GRADWIRE_ASSIGN_OR_RETURN(const int64_t block, block_of(context));
+  GRADWIRE_ASSIGN_OR_RETURN(MpiRuntime* const runtime, MpiRuntime::get());
+  // Making a communicator cannot be given up, so it begins when all are there.
+  GRADWIRE_ASSIGN_OR_RETURN(const std::vector<int> places, seats(*runtime, context));
+  MPI_Comm collectives = MPI_COMM_NULL;
+  MPI_Comm messages = MPI_COMM_NULL;
+  GRADWIRE_RETURN_IF_ERROR(make_communicators(*runtime, places, context.group, collectives, messages));
+  return std::make_unique<MpiGroup>(
+      std::make_shared<MpiMember>(*runtime, collectives, messages, context.rank, context.size, block,
+                                  MpiWitness(context.store, context.rank, context.size)));
+}
+
+bool mpi_takes_cuda() {
+#if defined(MPIX_CUDA_AWARE_SUPPORT)
+  return MPIX_Query_cuda_support() == 1;
+#else
+  return false;
+#endif
+}
+
+}  // namespace gradwire::collectives

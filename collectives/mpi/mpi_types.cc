@@ -1,0 +1,231 @@
+#include "collectives/mpi/mpi_types.h"
+
+#include <ATen/ops/add.h>
+#include <ATen/ops/bitwise_and.h>
+#include <ATen/ops/bitwise_or.h>
+#include <ATen/ops/bitwise_xor.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/maximum.h>
+#include <ATen/ops/minimum.h>
+#include <ATen/ops/mul.h>
+#include <ATen/ops/zeros.h>
+#include <c10/core/InferenceMode.h>
+
+#include <map>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/error.h"
+
+namespace gradwire::collectives {
+namespace {
+
+using c10::ScalarType;
+
+// `into` becomes `into` and `from`, combined.
+void combine(ReduceOp op, at::Tensor into, const at::Tensor& from) {
+  switch (op) {
+    case ReduceOp::kSum:
+    case ReduceOp::kAvg:
+      at::add_out(into, into, from);
+      break;
+    case ReduceOp::kProduct:
+      at::mul_out(into, into, from);
+      break;
+    case ReduceOp::kMin:
+      at::minimum_out(into, into, from);
+      break;
+    case ReduceOp::kMax:
+      at::maximum_out(into, into, from);
+      break;
+    case ReduceOp::kBand:
+      at::bitwise_and_out(into, into, from);
+      break;
+    case ReduceOp::kBor:
+      at::bitwise_or_out(into, into, from);
+      break;
+    case ReduceOp::kBxor:
+      at::bitwise_xor_out(into, into, from);
+      break;
+  }
+}
+
+template <ScalarType kDtype, ReduceOp kOp>
+void reduce_in_mpi(void* from, void* into, int* count, MPI_Datatype*) {
+  // MPI calls this from whatever thread moves things along. It cannot throw: probe() has tried the same.
+  const c10::InferenceMode no_grad;
+  combine(kOp, at::from_blob(into, {*count}, kDtype), at::from_blob(from, {*count}, kDtype));
+}
+
+template <ScalarType kDtype>
+MPI_User_function* function_of(ReduceOp op) {
+  switch (op) {
+    case ReduceOp::kSum:
+    case ReduceOp::kAvg:
+      return &reduce_in_mpi<kDtype, ReduceOp::kSum>;
+    case ReduceOp::kProduct:
+      return &reduce_in_mpi<kDtype, ReduceOp::kProduct>;
+    case ReduceOp::kMin:
+      return &reduce_in_mpi<kDtype, ReduceOp::kMin>;
+    case ReduceOp::kMax:
+      return &reduce_in_mpi<kDtype, ReduceOp::kMax>;
+    case ReduceOp::kBand:
+      return &reduce_in_mpi<kDtype, ReduceOp::kBand>;
+    case ReduceOp::kBor:
+      return &reduce_in_mpi<kDtype, ReduceOp::kBor>;
+    case ReduceOp::kBxor:
+      return &reduce_in_mpi<kDtype, ReduceOp::kBxor>;
+  }
+  return nullptr;
+}
+
+MPI_User_function* function_of(ScalarType dtype, ReduceOp op) {
+  switch (dtype) {
+    case ScalarType::Half:
+      return function_of<ScalarType::Half>(op);
+    case ScalarType::BFloat16:
+      return function_of<ScalarType::BFloat16>(op);
+    case ScalarType::Bool:
+      return function_of<ScalarType::Bool>(op);
+    case ScalarType::ComplexHalf:
+      return function_of<ScalarType::ComplexHalf>(op);
+    case ScalarType::Float:
+      return function_of<ScalarType::Float>(op);
+    case ScalarType::Double:
+      return function_of<ScalarType::Double>(op);
+    default:
+      return nullptr;
+  }
+}
+
+// MPI_DATATYPE_NULL: it has none.
+MPI_Datatype own_type_of_mpi(ScalarType dtype) {
+  switch (dtype) {
+    case ScalarType::Byte:
+      return MPI_UINT8_T;
+    case ScalarType::Char:
+      return MPI_INT8_T;
+    case ScalarType::Short:
+      return MPI_INT16_T;
+    case ScalarType::Int:
+      return MPI_INT32_T;
+    case ScalarType::Long:
+      return MPI_INT64_T;
+    case ScalarType::UInt16:
+      return MPI_UINT16_T;
+    case ScalarType::UInt32:
+      return MPI_UINT32_T;
+    case ScalarType::UInt64:
+      return MPI_UINT64_T;
+    case ScalarType::Float:
+      return MPI_FLOAT;
+    case ScalarType::Double:
+      return MPI_DOUBLE;
+    case ScalarType::ComplexFloat:
+      return MPI_C_FLOAT_COMPLEX;
+    case ScalarType::ComplexDouble:
+      return MPI_C_DOUBLE_COMPLEX;
+    default:
+      return MPI_DATATYPE_NULL;
+  }
+}
+
+MPI_Op own_op_of_mpi(ReduceOp op) {
+  switch (op) {
+    case ReduceOp::kSum:
+    case ReduceOp::kAvg:
+      return MPI_SUM;
+    case ReduceOp::kProduct:
+      return MPI_PROD;
+    case ReduceOp::kMin:
+      return MPI_MIN;
+    case ReduceOp::kMax:
+      return MPI_MAX;
+    case ReduceOp::kBand:
+      return MPI_BAND;
+    case ReduceOp::kBor:
+      return MPI_BOR;
+    case ReduceOp::kBxor:
+      return MPI_BXOR;
+  }
+  return MPI_OP_NULL;
+}
+
+absl::Status probe(ScalarType dtype, ReduceOp op) {
+  try {
+    const c10::InferenceMode no_grad;
+    combine(op, at::zeros({1}, dtype), at::zeros({1}, dtype));
+    return absl::OkStatus();
+  } catch (const std::exception&) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("libtorch has no ", to_string(op), " of ", c10::toString(dtype)));
+  }
+}
+
+absl::StatusOr<MpiReduction> make_own(MpiRuntime& runtime, ScalarType dtype, ReduceOp op) {
+  MPI_User_function* const function = function_of(dtype, op);
+  if (function == nullptr) {
+    return absl::InvalidArgumentError(absl::StrCat("mpi cannot reduce tensors of ", c10::toString(dtype)));
+  }
+  GRADWIRE_RETURN_IF_ERROR(probe(dtype, op));
+  MpiReduction made{.type = own_type_of_mpi(dtype), .op = MPI_OP_NULL};
+  if (made.type == MPI_DATATYPE_NULL) {
+    GRADWIRE_RETURN_IF_ERROR(runtime.call("MPI_Type_contiguous", [&] {
+      return MPI_Type_contiguous(static_cast<int>(c10::elementSize(dtype)), MPI_BYTE, &made.type);
+    }));
+    GRADWIRE_RETURN_IF_ERROR(runtime.call("MPI_Type_commit", [&] { return MPI_Type_commit(&made.type); }));
+  }
+  // All of them commute.
+  GRADWIRE_RETURN_IF_ERROR(
+      runtime.call("MPI_Op_create", [&] { return MPI_Op_create(function, 1, &made.op); }));
+  return made;
+}
+
+}  // namespace
+
+absl::StatusOr<MpiReduction> mpi_reduction(MpiRuntime& runtime, ScalarType dtype, ReduceOp op) {
+  const MPI_Datatype type = own_type_of_mpi(dtype);
+  const bool order = op == ReduceOp::kMin || op == ReduceOp::kMax;
+  if (type != MPI_DATATYPE_NULL && !(order && c10::isFloatingType(dtype))) {
+    return MpiReduction{.type = type, .op = own_op_of_mpi(op)};
+  }
+  // They live as long as the process.
+  static Mutex* mutex = new Mutex;
+  static auto& made = *new std::map<std::pair<ScalarType, ReduceOp>, MpiReduction>;
+  MutexLock lock(*mutex);
+  const auto found = made.find({dtype, op});
+  if (found != made.end()) return found->second;
+  GRADWIRE_ASSIGN_OR_RETURN(const MpiReduction own, make_own(runtime, dtype, op));
+  made.insert({{dtype, op}, own});
+  return own;
+}
+
+absl::StatusOr<MpiMessage> MpiMessage::make(MpiRuntime& runtime, int64_t bytes, int64_t block) {
+  if (bytes <= block) return MpiMessage(runtime, static_cast<int>(bytes), MPI_BYTE, false);
+  // Blocks, and bytes behind them.
+  MPI_Datatype whole = MPI_DATATYPE_NULL;
+  MPI_Datatype both = MPI_DATATYPE_NULL;
+  GRADWIRE_RETURN_IF_ERROR(runtime.call(
+      "MPI_Type_contiguous", [&] { return MPI_Type_contiguous(static_cast<int>(block), MPI_BYTE, &whole); }));
+  int counts[] = {static_cast<int>(bytes / block), static_cast<int>(bytes % block)};
+  MPI_Aint places[] = {0, static_cast<MPI_Aint>(bytes / block * block)};
+  MPI_Datatype types[] = {whole, MPI_BYTE};
+  absl::Status status = runtime.call("MPI_Type_create_struct",
+                                     [&] { return MPI_Type_create_struct(2, counts, places, types, &both); });
+  if (status.ok()) status = runtime.call("MPI_Type_commit", [&] { return MPI_Type_commit(&both); });
+  (void)runtime.call("MPI_Type_free", [&] { return MPI_Type_free(&whole); });
+  if (!status.ok()) return status;
+  return MpiMessage(runtime, 1, both, true);
+}
+
+MpiMessage::~MpiMessage() {
+  if (owned_) (void)runtime_->call("MPI_Type_free", [&] { return MPI_Type_free(&type_); });
+}
+
+MpiMessage::MpiMessage(MpiMessage&& other) noexcept
+    : runtime_(other.runtime_),
+      count_(other.count_),
+      type_(other.type_),
+      owned_(std::exchange(other.owned_, false)) {}
+
+}  // namespace gradwire::collectives

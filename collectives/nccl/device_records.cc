@@ -1,0 +1,158 @@
+#include "collectives/nccl/device_records.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "base/clock.h"
+#include "base/error.h"
+
+namespace gradwire::collectives::nccl {
+namespace {
+
+constexpr std::size_t kMostDevices = 128;
+constexpr std::size_t kMostText = 512;
+constexpr absl::Duration kSlice = absl::Milliseconds(100);
+
+// Fields are told apart by blanks, lines by newlines; "-" stands for nothing.
+std::string field(absl::string_view text) { return text.empty() ? "-" : std::string(text); }
+
+bool plain(absl::string_view text) {
+  return !text.empty() && text.size() <= kMostText &&
+         std::all_of(text.begin(), text.end(), [](char c) { return absl::ascii_isgraph(c); });
+}
+
+std::string unfield(absl::string_view text) { return text == "-" ? "" : std::string(text); }
+
+absl::Status malformed() {
+  return absl::InvalidArgumentError("what a rank has told of its devices is malformed");
+}
+
+bool same_gpu(const RankRecord& one, const DeviceRecord& a, const RankRecord& other, const DeviceRecord& b) {
+  if (!a.uuid.empty() && !b.uuid.empty()) return a.uuid == b.uuid;
+  // The first half of the space names the host.
+  const auto host = [](const RankRecord& record) {
+    return absl::string_view(record.process.space).substr(0, record.process.space.find(','));
+  };
+  return !host(one).empty() && host(one) == host(other) && a.bus == b.bus;
+}
+
+std::string describe(const DeviceRecord& device) {
+  return absl::StrCat("GPU ", device.bus, device.uuid.empty() ? "" : absl::StrCat(" (", device.uuid, ")"));
+}
+
+absl::Status twice(int rank, const DeviceRecord& device, int other, const DeviceRecord& same) {
+  if (rank == other) {
+    return absl::InvalidArgumentError(absl::StrCat("rank ", rank, " has ", describe(device),
+                                                   " twice, as cuda:", device.index,
+                                                   " and cuda:", same.index));
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "ranks ", rank, " and ", other, " are both on ", describe(device), ", which is cuda:", device.index,
+      " of rank ", rank, " and cuda:", same.index, " of rank ", other,
+      "; nccl needs a GPU of its own for each rank (device_id, or the device of the tensors)"));
+}
+
+}  // namespace
+
+std::string encode(const RankRecord& record) {
+  std::string text = encode(record.process);
+  for (const DeviceRecord& device : record.devices) {
+    absl::StrAppend(&text, "\n", field(device.uuid), " ", field(device.bus), " ", device.index);
+  }
+  return text;
+}
+
+absl::StatusOr<RankRecord> decode(absl::string_view text) {
+  if (text.size() > (kMostDevices + 1) * 2 * kMostText) return malformed();
+  RankRecord record;
+  bool first = true;
+  for (const absl::string_view line : absl::StrSplit(text, '\n')) {
+    if (std::exchange(first, false)) {
+      std::optional<ProcessIdentity> process = decode_process(line);
+      if (!process.has_value()) return malformed();
+      record.process = *std::move(process);
+      continue;
+    }
+    const std::vector<absl::string_view> fields = absl::StrSplit(line, ' ');
+    if (fields.size() != 3) return malformed();
+    DeviceRecord device;
+    if (!plain(fields[0]) || !plain(fields[1]) || !absl::SimpleAtoi(fields[2], &device.index) ||
+        device.index < 0 || record.devices.size() == kMostDevices) {
+      return malformed();
+    }
+    device.uuid = unfield(fields[0]);
+    device.bus = unfield(fields[1]);
+    record.devices.push_back(std::move(device));
+  }
+  if (record.devices.empty()) return malformed();
+  return record;
+}
+
+absl::Status check_devices(const std::vector<RankRecord>& records, const std::vector<int>& ranks) {
+  for (std::size_t i = 0; i < records.size(); ++i) {
+    if (records[i].devices.size() != records[0].devices.size()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("rank ", ranks[i], " brings ", records[i].devices.size(), " devices and rank ",
+                       ranks[0], " ", records[0].devices.size(), "; all must bring equally many"));
+    }
+    for (std::size_t a = 0; a < records[i].devices.size(); ++a) {
+      const DeviceRecord& device = records[i].devices[a];
+      for (std::size_t j = 0; j <= i; ++j) {
+        const std::size_t end = j == i ? a : records[j].devices.size();
+        for (std::size_t b = 0; b < end; ++b) {
+          const DeviceRecord& same = records[j].devices[b];
+          if (same_gpu(records[j], same, records[i], device)) return twice(ranks[j], same, ranks[i], device);
+        }
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> wait_for_key(store::Store& store, const std::string& key, absl::Time deadline,
+                                         const std::function<absl::Status()>& interrupted) {
+  for (;;) {
+    if (interrupted != nullptr) GRADWIRE_RETURN_IF_ERROR(interrupted());
+    const absl::Duration left = std::max(deadline - Clock::system().now(), absl::ZeroDuration());
+    absl::StatusOr<std::string> value = store.try_get(key, std::min(left, kSlice));
+    if (value.ok() || value.status().code() != absl::StatusCode::kDeadlineExceeded || left <= kSlice)
+      return value;
+  }
+}
+
+absl::StatusOr<std::vector<RankRecord>> gather_records(const Gathering& gathering, const RankRecord& own) {
+  const auto key = [&](std::size_t place) {
+    return absl::StrCat(gathering.key, "/", gathering.ranks[place]);
+  };
+  const absl::Duration left = std::max(gathering.deadline - Clock::system().now(), absl::Seconds(1));
+  GRADWIRE_RETURN_IF_ERROR(gathering.store.try_set(key(gathering.place), encode(own), left));
+  std::vector<RankRecord> records(gathering.ranks.size());
+  std::vector<int> missing;
+  for (std::size_t place = 0; place < records.size(); ++place) {
+    const absl::StatusOr<std::string> text =
+        wait_for_key(gathering.store, key(place), gathering.deadline, gathering.interrupted);
+    if (!text.ok()) {
+      if (text.status().code() != absl::StatusCode::kDeadlineExceeded) return text.status();
+      missing.push_back(gathering.ranks[place]);
+      continue;
+    }
+    absl::StatusOr<RankRecord> record = decode(*text);
+    if (!record.ok()) return with_context(record.status(), absl::StrCat("rank ", gathering.ranks[place]));
+    records[place] = *std::move(record);
+  }
+  if (!missing.empty()) {
+    return absl::DeadlineExceededError(absl::StrCat(missing.size() == 1 ? "rank " : "ranks ",
+                                                    absl::StrJoin(missing, ", "),
+                                                    " did not come to set up NCCL's communicator"));
+  }
+  GRADWIRE_RETURN_IF_ERROR(check_devices(records, gathering.ranks));
+  return records;
+}
+
+}  // namespace gradwire::collectives::nccl

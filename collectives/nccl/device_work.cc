@@ -1,0 +1,69 @@
+#include "collectives/nccl/device_work.h"
+
+#include <chrono>
+#include <thread>
+
+#include "base/error.h"
+
+namespace gradwire::collectives::nccl {
+
+void DeviceWork::record(const std::vector<c10::cuda::CUDAStream>& streams) {
+  std::vector<c10::cuda::CUDAEvent> events(streams.size());
+  for (std::size_t i = 0; i < streams.size(); ++i) events[i].record(streams[i]);
+  MutexLock lock(mutex_);
+  events_ = std::move(events);
+}
+
+bool DeviceWork::done_locked() {
+  if (verdict_.has_value()) return true;
+  if (events_.empty()) return false;
+  try {
+    for (const c10::cuda::CUDAEvent& event : events_) {
+      if (!event.query()) return false;
+    }
+    verdict_ = absl::OkStatus();
+  } catch (...) {
+    verdict_ = status_from_exception(std::current_exception());
+  }
+  return true;
+}
+
+bool DeviceWork::done() {
+  MutexLock lock(mutex_);
+  return done_locked();
+}
+
+void DeviceWork::fail(const absl::Status& reason) {
+  MutexLock lock(mutex_);
+  if (!verdict_.has_value()) verdict_ = reason;
+}
+
+std::optional<absl::Status> DeviceWork::ended() {
+  MutexLock lock(mutex_);
+  done_locked();
+  return verdict_;
+}
+
+void DeviceWork::order_current_streams() {
+  MutexLock lock(mutex_);
+  for (c10::cuda::CUDAEvent& event : events_) {
+    event.block(c10::cuda::getCurrentCUDAStream(event.device_index()));
+  }
+}
+
+void EnqueuedWork::order_current_stream() {
+  work_->order_current_streams();
+  if (!blocks_) return;
+  // The watchdog ends it when its time is over.
+  std::optional<absl::Status> ended;
+  for (int round = 0; !(ended = work_->ended()).has_value(); ++round) {
+    if (round < 100) {
+      std::this_thread::yield();
+    } else {
+      std::this_thread::sleep_for(std::chrono::microseconds(100));
+    }
+  }
+  throw_if_error(*ended);
+}
+
+}  // namespace gradwire::collectives::nccl

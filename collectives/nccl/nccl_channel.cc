@@ -1,0 +1,120 @@
+#include "collectives/nccl/nccl_channel.h"
+
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAGuard.h>
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/error.h"
+#include "collectives/nccl/device_records.h"
+#include "collectives/nccl/nccl_group.h"
+#include "collectives/nccl/nccl_status.h"
+
+namespace gradwire::collectives::nccl {
+
+NcclChannel::NcclChannel(Options options) : options_(std::move(options)), thread_([this] { run(); }) {}
+
+void NcclChannel::post(Message message) {
+  {
+    MutexLock lock(mutex_);
+    messages_.push_back(std::move(message));
+  }
+  changed_.notify_all();
+}
+
+void NcclChannel::stop() {
+  {
+    MutexLock lock(mutex_);
+    stop_ = true;
+  }
+  changed_.notify_all();
+  if (thread_.joinable()) thread_.join();
+}
+
+std::shared_ptr<NcclComms> NcclChannel::comms() const {
+  MutexLock lock(mutex_);
+  return comms_;
+}
+
+void NcclChannel::run() {
+  for (;;) {
+    Message message;
+    bool stopped = false;
+    {
+      MutexLock lock(mutex_);
+      while (!stop_ && messages_.empty()) changed_.wait(mutex_);
+      if (messages_.empty()) return;
+      message = std::move(messages_.front());
+      messages_.pop_front();
+      stopped = stop_;
+    }
+    absl::Status status = stopped ? absl::AbortedError("the group is being left") : options_.watch->failure();
+    if (status.ok()) status = guarded([&] { return deliver(message); });
+    if (status.ok()) {
+      message.ended.set_value();
+      continue;
+    }
+    // The other side waits for a message that does not come; NCCL has no way to skip it.
+    options_.watch->fail(status);
+    message.work->fail(status);
+    message.ended.set_error(message.work->ended().value_or(status));
+  }
+}
+
+absl::Status NcclChannel::deliver(Message& message) {
+  const Patience patience{message.deadline, [this]() -> absl::Status {
+                            GRADWIRE_RETURN_IF_ERROR(options_.watch->failure());
+                            MutexLock lock(mutex_);
+                            return stop_ ? absl::AbortedError("the group is being left") : absl::OkStatus();
+                          }};
+  std::shared_ptr<NcclComms> comms = this->comms();
+  if (comms == nullptr) {
+    GRADWIRE_ASSIGN_OR_RETURN(comms, connect(patience));
+    {
+      MutexLock lock(mutex_);
+      comms_ = comms;
+    }
+    // Whoever failed the group meanwhile did not see it.
+    const absl::Status failed = options_.watch->failure();
+    if (!failed.ok()) {
+      comms->abort();
+      return failed;
+    }
+  }
+  const c10::cuda::CUDAStream stream = comms->streams()[0];
+  message.ready.block(stream);
+  const at::Tensor& tensor = message.tensor;
+  c10::cuda::CUDACachingAllocator::recordStream(tensor.storage().data_ptr(), stream);
+  const int other = options_.sends ? 1 : 0;
+  GRADWIRE_RETURN_IF_ERROR(comms->launch(
+      [&](std::size_t, ncclComm_t comm, cudaStream_t raw) {
+        return options_.sends ? ncclSend(tensor.data_ptr(), tensor.nbytes(), ncclUint8, other, comm, raw)
+                              : ncclRecv(tensor.data_ptr(), tensor.nbytes(), ncclUint8, other, comm, raw);
+      },
+      patience));
+  message.work->record({stream});
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::shared_ptr<NcclComms>> NcclChannel::connect(const Patience& patience) {
+  // The one that sends is rank 0 of the two.
+  std::vector<int> ranks = {options_.rank, options_.peer};
+  if (!options_.sends) std::swap(ranks[0], ranks[1]);
+  GRADWIRE_RETURN_IF_ERROR(gather_records({.store = *options_.store,
+                                           .key = absl::StrCat(options_.key, "/devices"),
+                                           .ranks = ranks,
+                                           .place = options_.sends ? 0U : 1U,
+                                           .deadline = patience.deadline,
+                                           .interrupted = patience.interrupted},
+                                          own_record({options_.device}))
+                               .status());
+  GRADWIRE_ASSIGN_OR_RETURN(
+      const ncclUniqueId id,
+      share_id(*options_.store, absl::StrCat(options_.key, "/id"), options_.sends, patience));
+  return NcclComms::create(id, options_.sends ? 0 : 1, 2, {options_.device}, patience);
+}
+
+}  // namespace gradwire::collectives::nccl

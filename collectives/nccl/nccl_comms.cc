@@ -1,0 +1,183 @@
+#include "collectives/nccl/nccl_comms.h"
+
+#include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAGuard.h>
+
+#include <chrono>
+#include <map>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "base/error.h"
+#include "collectives/nccl/nccl_status.h"
+
+namespace gradwire::collectives::nccl {
+namespace {
+
+struct FreeStreams {
+  Mutex mutex;
+  std::map<c10::DeviceIndex, std::vector<c10::cuda::CUDAStream>> of ABSL_GUARDED_BY(mutex);
+};
+
+FreeStreams& free_streams() {
+  static FreeStreams* instance = new FreeStreams;
+  return *instance;
+}
+
+c10::cuda::CUDAStream take_stream(c10::DeviceIndex device) {
+  {
+    MutexLock lock(free_streams().mutex);
+    std::vector<c10::cuda::CUDAStream>& free = free_streams().of[device];
+    if (!free.empty()) {
+      const c10::cuda::CUDAStream stream = free.back();
+      free.pop_back();
+      return stream;
+    }
+  }
+  // Not of libtorch's pool, whose streams are shared: a receive that waits would hold up whatever else is in its stream.
+  const c10::cuda::CUDAGuard guard(device);
+  cudaStream_t made = nullptr;
+  C10_CUDA_CHECK(cudaStreamCreateWithFlags(&made, cudaStreamNonBlocking));
+  return c10::cuda::getStreamFromExternal(made, device);
+}
+
+// Most calls are through at once; then not to burn a core.
+void pause(int round) {
+  if (round < 200) {
+    std::this_thread::yield();
+  } else {
+    std::this_thread::sleep_for(std::chrono::microseconds(round < 2000 ? 20 : 500));
+  }
+}
+
+}  // namespace
+
+StreamLease::StreamLease(c10::DeviceIndex device) : stream_(take_stream(device)) {}
+
+StreamLease::~StreamLease() {
+  MutexLock lock(free_streams().mutex);
+  free_streams().of[stream_.device_index()].push_back(stream_);
+}
+
+NcclComms::NcclComms(const std::vector<c10::Device>& devices)
+    : devices_(devices), comms_(devices.size(), nullptr) {
+  for (const c10::Device device : devices_) {
+    leases_.push_back(std::make_unique<StreamLease>(device.index()));
+    streams_.push_back(leases_.back()->stream());
+  }
+}
+
+absl::StatusOr<std::shared_ptr<NcclComms>> NcclComms::create(const ncclUniqueId& id, int first, int total,
+                                                             const std::vector<c10::Device>& devices,
+                                                             const Patience& patience) {
+  std::shared_ptr<NcclComms> made(new NcclComms(devices));
+  {
+    MutexLock lock(made->mutex_);
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = 0;
+    GRADWIRE_RETURN_IF_ERROR(to_status(ncclGroupStart(), "ncclGroupStart"));
+    ncclResult_t result = ncclSuccess;
+    for (std::size_t i = 0; i < devices.size(); ++i) {
+      const c10::cuda::CUDAGuard guard(devices[i]);
+      const ncclResult_t one =
+          ncclCommInitRankConfig(&made->comms_[i], total, id, first + static_cast<int>(i), &config);
+      if (one != ncclSuccess && one != ncclInProgress) result = one;
+    }
+    const ncclResult_t end = ncclGroupEnd();
+    GRADWIRE_RETURN_IF_ERROR(to_status(result, "ncclCommInitRankConfig"));
+    GRADWIRE_RETURN_IF_ERROR(to_status(end, "ncclCommInitRankConfig"));
+  }
+  GRADWIRE_RETURN_IF_ERROR(made->settle("ncclCommInitRankConfig", patience));
+  return made;
+}
+
+absl::Status NcclComms::ended_locked() const {
+  return comms_.empty() ? absl::AbortedError("NCCL's communicator has been ended") : absl::OkStatus();
+}
+
+absl::Status NcclComms::settle(absl::string_view call, const Patience& patience) {
+  for (int round = 0;; ++round) {
+    bool busy = false;
+    {
+      MutexLock lock(mutex_);
+      GRADWIRE_RETURN_IF_ERROR(ended_locked());
+      for (ncclComm_t comm : comms_) {
+        ncclResult_t state = ncclInProgress;
+        // One that is being made may not be there yet.
+        if (comm != nullptr)
+          GRADWIRE_RETURN_IF_ERROR(to_status(ncclCommGetAsyncError(comm, &state), call, comm));
+        GRADWIRE_RETURN_IF_ERROR(to_status(state, call, comm));
+        busy = busy || state == ncclInProgress;
+      }
+    }
+    if (!busy) return absl::OkStatus();
+    if (patience.interrupted != nullptr) GRADWIRE_RETURN_IF_ERROR(patience.interrupted());
+    if (Clock::system().now() >= patience.deadline) {
+      return absl::DeadlineExceededError(absl::StrCat(call, " was not through in time"));
+    }
+    pause(round);
+  }
+}
+
+absl::Status NcclComms::launch(Call call, const Patience& patience) {
+  {
+    MutexLock lock(mutex_);
+    GRADWIRE_RETURN_IF_ERROR(ended_locked());
+    GRADWIRE_RETURN_IF_ERROR(to_status(ncclGroupStart(), "ncclGroupStart"));
+    absl::Status status;
+    for (std::size_t i = 0; i < devices_.size() && status.ok(); ++i) {
+      const c10::cuda::CUDAGuard guard(devices_[i]);
+      status = to_status(call(i, comms_[i], streams_[i].stream()), "NCCL", comms_[i]);
+    }
+    // Also after an error: the group is open.
+    const absl::Status end = to_status(ncclGroupEnd(), "ncclGroupEnd", comms_[0]);
+    GRADWIRE_RETURN_IF_ERROR(status);
+    GRADWIRE_RETURN_IF_ERROR(end);
+  }
+  return settle("NCCL", patience);
+}
+
+absl::Status NcclComms::error() {
+  MutexLock lock(mutex_);
+  for (ncclComm_t comm : comms_) {
+    if (comm == nullptr) continue;
+    ncclResult_t state = ncclSuccess;
+    GRADWIRE_RETURN_IF_ERROR(to_status(ncclCommGetAsyncError(comm, &state), "ncclCommGetAsyncError", comm));
+    GRADWIRE_RETURN_IF_ERROR(to_status(state, "NCCL", comm));
+  }
+  return absl::OkStatus();
+}
+
+// With the lock held: nobody may be inside a communicator that goes. Waits are outside of it, so it is never held long.
+void NcclComms::abort() {
+  MutexLock lock(mutex_);
+  for (ncclComm_t comm : std::exchange(comms_, {})) {
+    if (comm != nullptr) (void)ncclCommAbort(comm);
+  }
+}
+
+absl::Status NcclComms::finish(const Patience& patience) {
+  absl::Status status;
+  {
+    MutexLock lock(mutex_);
+    if (comms_.empty()) return absl::OkStatus();
+    status = to_status(ncclGroupStart(), "ncclGroupStart");
+    for (ncclComm_t comm : comms_) {
+      if (status.ok()) status = to_status(ncclCommFinalize(comm), "ncclCommFinalize", comm);
+    }
+    const absl::Status end = to_status(ncclGroupEnd(), "ncclCommFinalize");
+    if (status.ok()) status = end;
+  }
+  if (status.ok()) status = settle("ncclCommFinalize", patience);
+  if (!status.ok()) {
+    abort();
+    return status;
+  }
+  MutexLock lock(mutex_);
+  for (ncclComm_t comm : std::exchange(comms_, {})) (void)ncclCommDestroy(comm);
+  return absl::OkStatus();
+}
+
+}  // namespace gradwire::collectives::nccl

@@ -1,0 +1,29 @@
+#pragma once
+
+#include <cuda_runtime_api.h>
+#include <nccl.h>
+
+#include <exception>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "base/error.h"
+
+namespace gradwire::collectives::nccl {
+
+// OK for ncclSuccess and ncclInProgress. Unavailable for errors of peers and the network, Internal for the rest, with
+// NCCL's own words; never InvalidArgument, which is what this backend itself refuses. `comm` may be nullptr.
+absl::Status to_status(ncclResult_t result, absl::string_view call, ncclComm_t comm = nullptr);
+absl::Status to_status(cudaError_t result, absl::string_view call);
+
+// What `run` returns; what it throws (libtorch's errors of CUDA) as a Status.
+template <class Run>
+auto guarded(Run run) -> decltype(run()) {
+  try {
+    return run();
+  } catch (...) {
+    return status_from_exception(std::current_exception());
+  }
+}
+
+}  // namespace gradwire::collectives::nccl
