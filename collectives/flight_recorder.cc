@@ -8,6 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "base/mutex.h"
+#include "collectives/coarse_clock.h"
 #include "collectives/reduce_op.h"
 
 namespace gradwire::collectives {
@@ -40,7 +41,7 @@ absl::string_view name_of_state(uint8_t state) {
 }  // namespace
 
 FlightRecorder::FlightRecorder(std::string title)
-    : title_(std::move(title)), slots_(std::make_unique<Slot[]>(kCapacity)) {
+    : title_(std::move(title)), start_(coarse_now()), slots_(std::make_unique<Slot[]>(kCapacity)) {
   MutexLock lock(recorders().mutex);
   recorders().alive.insert(this);
 }
@@ -50,62 +51,62 @@ FlightRecorder::~FlightRecorder() {
   recorders().alive.erase(this);
 }
 
-void FlightRecorder::write(uint64_t number, const OperationRecord& record, uint64_t sequence, State state) {
-  constexpr auto kRelaxed = std::memory_order_relaxed;
+void FlightRecorder::write(uint64_t number, const OperationRecord& record, uint64_t sequence, State state,
+                           uint32_t now) {
+  // Release, on what may be seen early: whoever sees it sees the 0 too.
+  constexpr auto kRelease = std::memory_order_release;
   Slot& slot = slots_[number % kCapacity];
-  slot.number.store(0, kRelaxed);
-  // Release, on what may be seen early: whoever sees it sees the 0 above.
-  slot.sequence.store(sequence, std::memory_order_release);
-  slot.small.store(pack(record, state), std::memory_order_release);
-  slot.dtype.store(record.dtype, std::memory_order_release);
-  for (int i = 0; i < OperationRecord::kMostSizes; ++i) {
-    slot.sizes[i].store(record.sizes[i], std::memory_order_release);
-  }
-  slot.peer.store(record.peer, std::memory_order_release);
-  slot.tag.store(record.tag, std::memory_order_release);
-  const int64_t now = ticks_now();
-  slot.began.store(now, std::memory_order_release);
-  slot.started.store(now, std::memory_order_release);
-  slot.number.store(number + 1, std::memory_order_release);
+  slot.number.store(0, std::memory_order_relaxed);
+  slot.began.store(now, kRelease);
+  slot.started.store(now, kRelease);
+  slot.sequence.store(sequence, kRelease);
+  slot.small.store(pack(record, state), kRelease);
+  slot.dtype.store(record.dtype, kRelease);
+  for (int i = 0; i < kSizes; ++i) slot.sizes[i].store(record.sizes[i], kRelease);
+  slot.peer.store(record.peer, kRelease);
+  slot.tag.store(record.tag, kRelease);
+  slot.number.store(mark_of(number), kRelease);
 }
 
-void FlightRecorder::set_state(uint64_t number, State state, absl::StatusCode code) {
+void FlightRecorder::set_state(uint64_t number, State state, CoarseTime now, absl::StatusCode code) {
   Slot& slot = slots_[number % kCapacity];
-  if (slot.number.load(std::memory_order_relaxed) != number + 1) return;
-  (state == State::kRunning ? slot.started : slot.ended).store(ticks_now(), std::memory_order_relaxed);
+  if (slot.number.load(std::memory_order_relaxed) != mark_of(number)) return;
+  (state == State::kRunning ? slot.started : slot.ended).store(since_start(now), std::memory_order_relaxed);
   const uint64_t others = slot.small.load(std::memory_order_relaxed) & ((uint64_t{1} << kStateShift) - 1);
   slot.small.store(
       others | static_cast<uint64_t>(state) << kStateShift | static_cast<uint64_t>(code) << kCodeShift,
       std::memory_order_release);
 }
 
-bool FlightRecorder::append_line(uint64_t number, double unit, int64_t now, std::string& out) const {
+bool FlightRecorder::append_line(uint64_t number, uint32_t now, std::string& out) const {
   constexpr auto kAcquire = std::memory_order_acquire;
   const Slot& slot = slots_[number % kCapacity];
-  if (slot.number.load(kAcquire) != number + 1) return false;
+  if (slot.number.load(kAcquire) != mark_of(number)) return false;
   const uint64_t sequence = slot.sequence.load(kAcquire);
   const uint64_t small = slot.small.load(kAcquire);
   const char* dtype = slot.dtype.load(kAcquire);
-  uint32_t sizes[OperationRecord::kMostSizes];
-  for (int i = 0; i < OperationRecord::kMostSizes; ++i) sizes[i] = slot.sizes[i].load(kAcquire);
+  uint32_t sizes[kSizes];
+  for (int i = 0; i < kSizes; ++i) sizes[i] = slot.sizes[i].load(kAcquire);
   const int32_t peer = slot.peer.load(kAcquire);
   const int32_t tag = slot.tag.load(kAcquire);
-  const int64_t began = slot.began.load(kAcquire);
-  const int64_t started = slot.started.load(kAcquire);
-  const int64_t ended = slot.ended.load(kAcquire);
-  if (slot.number.load(std::memory_order_relaxed) != number + 1) return false;
+  const uint32_t began = slot.began.load(kAcquire);
+  const uint32_t started = slot.started.load(kAcquire);
+  const uint32_t ended = slot.ended.load(kAcquire);
+  if (slot.number.load(std::memory_order_relaxed) != mark_of(number)) return false;
 
   const auto operation = static_cast<Operation>(small & 0xff);
   const auto reduction = static_cast<int8_t>(small >> 8 & 0xff);
   const int dimensions = static_cast<int>(small >> 24 & 0xff);
   const auto state = static_cast<uint8_t>(small >> kStateShift & 0xff);
   const auto code = static_cast<absl::StatusCode>(small >> kCodeShift & 0xff);
-  const auto seconds = [unit](int64_t ticks) { return static_cast<double>(ticks) * unit * 1e-9; };
+  const auto seconds = [](uint32_t since, uint32_t until) {
+    return static_cast<double>(until - since) / 1000;
+  };
 
   absl::StrAppend(&out, "  ", sequence == kNoSequence ? "-" : absl::StrCat("#", sequence), " ",
                   name_of(operation));
   if (dtype != nullptr) {
-    const int shown = std::min(dimensions, OperationRecord::kMostSizes);
+    const int shown = std::min(dimensions, kSizes);
     absl::StrAppend(&out, " ", dtype, "[", absl::StrJoin(sizes, sizes + shown, ", "),
                     dimensions > shown ? ", ..." : "", "]");
   }
@@ -123,9 +124,9 @@ bool FlightRecorder::append_line(uint64_t number, double unit, int64_t now, std:
   if (state == static_cast<uint8_t>(State::kFailed))
     absl::StrAppend(&out, " (", absl::StatusCodeToString(code), ")");
   const bool over = state >= static_cast<uint8_t>(State::kDone);
-  absl::StrAppendFormat(&out, ", called %.6f s ago", seconds(now - began));
-  if (started != began) absl::StrAppendFormat(&out, ", queued %.6f s", seconds(started - began));
-  if (over) absl::StrAppendFormat(&out, ", took %.6f s", seconds(ended - started));
+  absl::StrAppendFormat(&out, ", called %.3f s ago", seconds(began, now));
+  if (started != began) absl::StrAppendFormat(&out, ", queued %.3f s", seconds(began, started));
+  if (over) absl::StrAppendFormat(&out, ", took %.3f s", seconds(started, ended));
   absl::StrAppend(&out, "\n");
   return true;
 }
@@ -133,10 +134,9 @@ bool FlightRecorder::append_line(uint64_t number, double unit, int64_t now, std:
 std::string FlightRecorder::text() const {
   const uint64_t next = next_.load(std::memory_order_acquire);
   const uint64_t first = next > kCapacity ? next - kCapacity : 0;
-  const double unit = scale_.unit();
-  const int64_t now = ticks_now();
+  const uint32_t now = since_start(coarse_now());
   std::string out = absl::StrCat(title_, ", the last ", next - first, " operations:\n");
-  for (uint64_t number = first; number < next; ++number) append_line(number, unit, now, out);
+  for (uint64_t number = first; number < next; ++number) append_line(number, now, out);
   return out;
 }
 

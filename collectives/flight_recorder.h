@@ -7,8 +7,8 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "collectives/coarse_clock.h"
 #include "collectives/operation.h"
-#include "collectives/ticks.h"
 
 namespace gradwire::collectives {
 
@@ -27,14 +27,14 @@ class FlightRecorder {
   FlightRecorder(const FlightRecorder&) = delete;
   FlightRecorder& operator=(const FlightRecorder&) = delete;
 
-  // Returns the record's number, for set_state.
-  uint64_t begin(const OperationRecord& record, uint64_t sequence, State state) {
+  // Returns the record's number, for set_state. `now`: coarse_now(), here and below.
+  uint64_t begin(const OperationRecord& record, uint64_t sequence, State state, CoarseTime now) {
     const uint64_t number = next_.fetch_add(1, std::memory_order_relaxed);
-    write(number, record, sequence, state);
+    write(number, record, sequence, state, since_start(now));
     return number;
   }
   // Nothing happens when the record has been overwritten. `code`: of a failure.
-  void set_state(uint64_t number, State state, absl::StatusCode code = absl::StatusCode::kOk);
+  void set_state(uint64_t number, State state, CoarseTime now, absl::StatusCode code = absl::StatusCode::kOk);
 
   // A title and one line for each record, oldest first.
   std::string text() const;
@@ -43,27 +43,33 @@ class FlightRecorder {
   static std::string all();
 
  private:
-  // Atomic words, so that a reader at worst finds a record to be left out.
+  static constexpr int kSizes = 4;
+
+  // Of one record: a cache line. Atomic words, so that a reader at worst finds a record to be left out. Times are
+  // milliseconds since the recorder was made.
   struct alignas(64) Slot {
-    // The number plus one, or 0 while it is being written.
-    std::atomic<uint64_t> number{0};
+    // Of the record's number, plus one; 0 while it is being written.
+    std::atomic<uint32_t> number{0};
+    std::atomic<uint32_t> began{0};
+    std::atomic<uint32_t> started{0};
+    std::atomic<uint32_t> ended{0};
     std::atomic<uint64_t> sequence{0};
     // operation, reduction, multiplies, dimensions, state, code: a byte each.
     std::atomic<uint64_t> small{0};
     std::atomic<const char*> dtype{nullptr};
-    std::array<std::atomic<uint32_t>, OperationRecord::kMostSizes> sizes{};
+    std::array<std::atomic<uint32_t>, kSizes> sizes{};
     std::atomic<int32_t> peer{0};
     std::atomic<int32_t> tag{0};
-    std::atomic<int64_t> began{0};
-    std::atomic<int64_t> started{0};
-    std::atomic<int64_t> ended{0};
   };
+  static_assert(sizeof(Slot) == 64);
 
-  void write(uint64_t number, const OperationRecord& record, uint64_t sequence, State state);
-  bool append_line(uint64_t number, double unit, int64_t now, std::string& out) const;
+  static uint32_t mark_of(uint64_t number) { return static_cast<uint32_t>(number % 0xffff'ffff) + 1; }
+  uint32_t since_start(CoarseTime now) const { return static_cast<uint32_t>(now - start_); }
+  void write(uint64_t number, const OperationRecord& record, uint64_t sequence, State state, uint32_t now);
+  bool append_line(uint64_t number, uint32_t now, std::string& out) const;
 
   const std::string title_;
-  const TickScale scale_;
+  const CoarseTime start_;
   const std::unique_ptr<Slot[]> slots_;
   std::atomic<uint64_t> next_{0};
 };

@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
+#include "collectives/coarse_clock.h"
 #include "collectives/flight_record_signal.h"
 
 namespace gradwire::collectives {
@@ -31,33 +32,35 @@ OperationRecord all_reduce_record() {
 
 TEST(FlightRecorder, LineSaysWhatWasCalledAndHowItWent) {
   FlightRecorder recorder("group \"g\", rank 1 of 2");
-  const uint64_t first = recorder.begin(all_reduce_record(), 7, FlightRecorder::State::kQueued);
+  const uint64_t first = recorder.begin(all_reduce_record(), 7, FlightRecorder::State::kQueued, coarse_now());
   EXPECT_THAT(recorder.text(), HasSubstr("group \"g\", rank 1 of 2, the last 1 operations:\n"));
   EXPECT_THAT(recorder.text(), HasSubstr("#7 all_reduce Float[3, 4] sum: queued"));
-  recorder.set_state(first, FlightRecorder::State::kRunning);
+  recorder.set_state(first, FlightRecorder::State::kRunning, coarse_now() + 1500);
   EXPECT_THAT(recorder.text(), HasSubstr(": running"));
-  EXPECT_THAT(recorder.text(), HasSubstr("queued 0."));
-  recorder.set_state(first, FlightRecorder::State::kDone);
+  EXPECT_THAT(recorder.text(), HasSubstr("queued 1.5"));
+  recorder.set_state(first, FlightRecorder::State::kDone, coarse_now() + 1750);
   EXPECT_THAT(recorder.text(), HasSubstr(": done"));
-  EXPECT_THAT(recorder.text(), HasSubstr("took 0."));
+  EXPECT_THAT(recorder.text(), HasSubstr("took 0.2"));
 
   OperationRecord send;
   send.operation = Operation::kSend;
   send.peer = 3;
   send.tag = 9;
-  const uint64_t second = recorder.begin(send, FlightRecorder::kNoSequence, FlightRecorder::State::kRunning);
-  recorder.set_state(second, FlightRecorder::State::kFailed, absl::StatusCode::kUnavailable);
+  const uint64_t second =
+      recorder.begin(send, FlightRecorder::kNoSequence, FlightRecorder::State::kRunning, coarse_now());
+  recorder.set_state(second, FlightRecorder::State::kFailed, coarse_now(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(recorder.text(), HasSubstr("- send to 3 tag 9: failed (UNAVAILABLE)"));
 }
 
 TEST(FlightRecorder, OldRecordsGiveWay) {
   FlightRecorder recorder("group");
-  const uint64_t first = recorder.begin(all_reduce_record(), 0, FlightRecorder::State::kRunning);
+  const uint64_t first =
+      recorder.begin(all_reduce_record(), 0, FlightRecorder::State::kRunning, coarse_now());
   for (uint64_t i = 1; i <= FlightRecorder::kCapacity; ++i) {
-    recorder.begin(all_reduce_record(), i, FlightRecorder::State::kRunning);
+    recorder.begin(all_reduce_record(), i, FlightRecorder::State::kRunning, coarse_now());
   }
   // Too late: the record is another one's now.
-  recorder.set_state(first, FlightRecorder::State::kFailed, absl::StatusCode::kAborted);
+  recorder.set_state(first, FlightRecorder::State::kFailed, coarse_now(), absl::StatusCode::kAborted);
   const std::string text = recorder.text();
   EXPECT_THAT(text, Not(HasSubstr("#0 ")));
   EXPECT_THAT(text, HasSubstr("#1 "));
@@ -72,8 +75,9 @@ TEST(FlightRecorder, WritersAndReadersDoNotMeet) {
   for (int i = 0; i < 3; ++i) {
     writers.emplace_back([&] {
       for (int n = 0; n < 4000; ++n) {
-        const uint64_t number = recorder.begin(all_reduce_record(), n, FlightRecorder::State::kRunning);
-        recorder.set_state(number, FlightRecorder::State::kDone);
+        const uint64_t number =
+            recorder.begin(all_reduce_record(), n, FlightRecorder::State::kRunning, coarse_now());
+        recorder.set_state(number, FlightRecorder::State::kDone, coarse_now() + 1750);
       }
     });
   }

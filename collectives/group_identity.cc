@@ -43,7 +43,7 @@ std::string GroupIdentity::name_call(const OperationRecord& record, uint64_t seq
 
 absl::Status GroupIdentity::failed(const OperationRecord& record, uint64_t sequence, uint64_t entry,
                                    const absl::Status& status) {
-  recorder.set_state(entry, FlightRecorder::State::kFailed, status.code());
+  recorder.set_state(entry, FlightRecorder::State::kFailed, coarse_now(), status.code());
   if (status.code() == absl::StatusCode::kDeadlineExceeded && !dumped_.exchange(true)) {
     log(LogLevel::kError, "an operation timed out; flight record of ", recorder.text());
   }

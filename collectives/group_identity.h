@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "collectives/coarse_clock.h"
 #include "collectives/flight_recorder.h"
 #include "collectives/operation.h"
 
@@ -40,7 +41,7 @@ struct GroupIdentity {
 inline absl::Status GroupIdentity::end(const OperationRecord& record, uint64_t sequence, uint64_t entry,
                                        absl::Status status) {
   if (!status.ok()) return failed(record, sequence, entry, status);
-  recorder.set_state(entry, FlightRecorder::State::kDone);
+  recorder.set_state(entry, FlightRecorder::State::kDone, coarse_now());
   return status;
 }
 

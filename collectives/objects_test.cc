@@ -49,7 +49,9 @@ TEST_P(Objects, EveryOperation) {
 
     gather_object(texts, absl::StrCat("from ", rank), last, group);
     EXPECT_EQ(texts.size(), rank == last ? static_cast<std::size_t>(size) : 0);
-    if (rank == last) EXPECT_EQ(texts[0], "from 0");
+    if (rank == last) {
+      EXPECT_EQ(texts[0], "from 0");
+    }
 
     std::vector<int64_t> numbers;
     for (int i = 0; rank == last && i < size; ++i) numbers.push_back(10 * i);

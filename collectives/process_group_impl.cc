@@ -1,7 +1,5 @@
 #include "collectives/process_group_impl.h"
 
-#include <time.h>
-
 #include <algorithm>
 #include <limits>
 
@@ -13,20 +11,6 @@
 
 namespace gradwire::collectives {
 namespace {
-
-// How far the clock of coarse_now() may be behind.
-constexpr absl::Duration kClockLag = absl::Milliseconds(10);
-
-// Clock::system() to a few milliseconds, for a fifth of the price.
-absl::Time coarse_now() {
-#if defined(CLOCK_MONOTONIC_COARSE)
-  timespec now{};
-  if (clock_gettime(CLOCK_MONOTONIC_COARSE, &now) == 0) {
-    return absl::UnixEpoch() + absl::DurationFromTimespec(now) + kClockLag;
-  }
-#endif
-  return Clock::system().now();
-}
 
 absl::Status with_time(const absl::Status& status, absl::Duration patience) {
   if (status.code() != absl::StatusCode::kDeadlineExceeded) return status;
@@ -80,11 +64,6 @@ c10::Device ProcessGroupImpl::own_device() const {
   if (takes_cpu_) return c10::Device(at::kCPU);
   return options_.device_id < 0 ? c10::Device(at::kCUDA)
                                 : c10::Device(at::kCUDA, static_cast<c10::DeviceIndex>(options_.device_id));
-}
-
-absl::Time ProcessGroupImpl::deadline() const {
-  if (options_.timeout == absl::InfiniteDuration()) return absl::InfiniteFuture();
-  return coarse_now() + options_.timeout;
 }
 
 absl::Status ProcessGroupImpl::closed_error() const {
@@ -193,7 +172,7 @@ void ProcessGroupImpl::destroy() {
   destroyed_ = true;
   async_.close();
   const uint64_t ticket = turnstile_.take();
-  if (!turnstile_.wait_until(ticket, deadline())) {
+  if (!turnstile_.wait_until(ticket, deadline(coarse_now()))) {
     abort("the group is being destroyed");
     turnstile_.wait(ticket);
   }

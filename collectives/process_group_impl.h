@@ -14,6 +14,7 @@
 #include "collectives/agreement.h"
 #include "collectives/argument_checks.h"
 #include "collectives/async_queue.h"
+#include "collectives/coarse_clock.h"
 #include "collectives/group_backend.h"
 #include "collectives/group_identity.h"
 #include "collectives/operations.h"
@@ -121,7 +122,7 @@ class ProcessGroupImpl final : public ProcessGroup {
   WorkPtr perform_later(const OperationRecord& record, c10::Device device, Run run);
   template <class Run>
   absl::Status run_in_turn(const OperationRecord& record, uint64_t ticket, uint64_t entry, c10::Device device,
-                           Run& run, std::unique_ptr<Enqueued>& enqueued);
+                           Run& run, CoarseTime now, std::unique_ptr<Enqueued>& enqueued);
 
   // Throws the check's error, with the operation and the group.
   void check(Operation operation, const absl::Status& status) const {
@@ -135,7 +136,8 @@ class ProcessGroupImpl final : public ProcessGroup {
 
   // Where operations without tensors of the caller's have theirs.
   c10::Device own_device() const;
-  absl::Time deadline() const;
+  // Of an operation that begins at `now`.
+  absl::Time deadline(CoarseTime now) const { return to_time(now + kCoarseClockLag) + options_.timeout; }
   absl::Status closed_error() const;
   absl::Status interruption() const;
   // None when the group has been destroyed.

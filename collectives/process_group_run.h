@@ -9,19 +9,20 @@
 
 #include "base/error.h"
 #include "base/executor.h"
+#include "collectives/coarse_clock.h"
 #include "collectives/process_group_impl.h"
 
 namespace gradwire::collectives {
 
 template <class Run>
 absl::Status ProcessGroupImpl::run_in_turn(const OperationRecord& record, uint64_t ticket, uint64_t entry,
-                                           c10::Device device, Run& run,
+                                           c10::Device device, Run& run, CoarseTime now,
                                            std::unique_ptr<Enqueued>& enqueued) {
   absl::Status status;
   if (closed_) [[unlikely]] {
     status = closed_error();
   } else {
-    RunContext context{*backend_, deadline(), stage_to_host_, identity_->rank, checks_.size(), nullptr};
+    RunContext context{*backend_, deadline(now), stage_to_host_, identity_->rank, checks_.size(), nullptr};
     try {
       if (options_.check_consistency) [[unlikely]] {
         status = compare_with_others(context, record, ticket, device);
@@ -44,10 +45,11 @@ ProcessGroup::WorkPtr ProcessGroupImpl::perform(Mode mode, const OperationRecord
   const BlockingScope blocking;
   throw_if_error(blocking.status());
   const uint64_t ticket = turnstile_.take();
-  const uint64_t entry = identity_->recorder.begin(record, ticket, FlightRecorder::State::kRunning);
-  turnstile_.wait(ticket);
+  CoarseTime now = coarse_now();
+  const uint64_t entry = identity_->recorder.begin(record, ticket, FlightRecorder::State::kRunning, now);
+  if (turnstile_.wait(ticket)) now = coarse_now();
   std::unique_ptr<Enqueued> enqueued;
-  absl::Status status = run_in_turn(record, ticket, entry, device, run, enqueued);
+  absl::Status status = run_in_turn(record, ticket, entry, device, run, now, enqueued);
   turnstile_.leave(ticket);
   if (mode == Mode::kNow) {
     throw_if_error(status);
@@ -68,16 +70,17 @@ ProcessGroup::WorkPtr ProcessGroupImpl::perform_later(const OperationRecord& rec
                promise = std::move(promise),
                run = std::optional<Run>(std::move(run))](uint64_t ticket, uint64_t entry) mutable {
     self->turnstile_.wait(ticket);
-    self->identity_->recorder.set_state(entry, FlightRecorder::State::kRunning);
+    const CoarseTime now = coarse_now();
+    self->identity_->recorder.set_state(entry, FlightRecorder::State::kRunning, now);
     std::unique_ptr<Enqueued> enqueued;
-    absl::Status status = self->run_in_turn(record, ticket, entry, device, *run, enqueued);
+    absl::Status status = self->run_in_turn(record, ticket, entry, device, *run, now, enqueued);
     self->turnstile_.leave(ticket);
     // What it held of the caller's tensors is the caller's again before he hears of the end.
     run.reset();
     promise.set_result(status.ok() ? absl::StatusOr<int>(-1) : absl::StatusOr<int>(std::move(status)));
   };
   const auto note = [&](uint64_t ticket) {
-    return identity_->recorder.begin(record, ticket, FlightRecorder::State::kQueued);
+    return identity_->recorder.begin(record, ticket, FlightRecorder::State::kQueued, coarse_now());
   };
   if (!async_.push(turnstile_, std::move(task), note)) throw Error(closed_error());
   return work;

@@ -3,7 +3,6 @@
 
 #include <utility>
 
-#include "base/clock.h"
 #include "collectives/process_group_run.h"
 
 namespace gradwire::collectives {
@@ -46,14 +45,15 @@ ProcessGroupImpl::Transfer ProcessGroupImpl::begin_send(at::Tensor tensor, int d
   check(Operation::kSend, checks_.readable(tensor, "tensor"));
   const std::shared_ptr<GroupBackend> backend = backend_for_others();
   if (backend == nullptr) throw Error(closed_error());
+  const CoarseTime now = coarse_now();
   Transfer transfer;
   transfer.record = record_of(Operation::kSend, tensor);
   transfer.record.peer = dst;
   transfer.record.tag = tag;
   transfer.identity = identity_;
   transfer.entry = identity_->recorder.begin(transfer.record, FlightRecorder::kNoSequence,
-                                             FlightRecorder::State::kRunning);
-  RunContext run{*backend, deadline(), stage_to_host_, rank(), size(), nullptr};
+                                             FlightRecorder::State::kRunning, now);
+  RunContext run{*backend, deadline(now), stage_to_host_, rank(), size(), nullptr};
   Future<void> sent = backend->send(Staging(run).source(tensor), to, tag, run.deadline);
   transfer.enqueued = backend->take_enqueued();
   if (sent.done()) {
@@ -75,14 +75,15 @@ ProcessGroupImpl::Transfer ProcessGroupImpl::begin_receive(at::Tensor tensor, in
   check(Operation::kReceive, checks_.writable(tensor, "tensor"));
   const std::shared_ptr<GroupBackend> backend = backend_for_others();
   if (backend == nullptr) throw Error(closed_error());
+  const CoarseTime now = coarse_now();
   Transfer transfer;
   transfer.record = record_of(Operation::kReceive, tensor);
   transfer.record.peer = src;
   transfer.record.tag = tag;
   transfer.identity = identity_;
   transfer.entry = identity_->recorder.begin(transfer.record, FlightRecorder::kNoSequence,
-                                             FlightRecorder::State::kRunning);
-  RunContext run{*backend, deadline(), stage_to_host_, rank(), size(), nullptr};
+                                             FlightRecorder::State::kRunning, now);
+  RunContext run{*backend, deadline(now), stage_to_host_, rank(), size(), nullptr};
   at::Tensor memory = Staging(run).target(tensor, /*keeps=*/false);
   if (!memory.is_same(tensor)) {
     transfer.staged = memory;

@@ -15,8 +15,10 @@ class Turnstile {
  public:
   uint64_t take() { return next_.fetch_add(1, std::memory_order_relaxed); }
 
-  void wait(uint64_t ticket) {
-    if (serving_.load(std::memory_order_acquire) != ticket) (void)wait_until(ticket, absl::InfiniteFuture());
+  // Whether somebody was before.
+  bool wait(uint64_t ticket) {
+    if (serving_.load(std::memory_order_acquire) == ticket) return false;
+    return wait_until(ticket, absl::InfiniteFuture());
   }
 
   // False when the deadline, a time of Clock::system(), came first: the ticket must still be waited for.
