@@ -13,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
 #include "absl/flags/usage.h"
@@ -22,6 +23,7 @@
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "tools/bench/bench_options.h"
+#include "tools/bench/collective_member.h"
 #include "tools/bench/floors.h"
 #include "tools/bench/gradwire_member.h"
 #include "tools/bench/gradwire_transport.h"
@@ -52,16 +54,20 @@ std::unique_ptr<Participant> make_participant(const std::string& role) {
   static const auto& factories = *new std::map<std::string, std::unique_ptr<Participant> (*)()>{
       {"floor_futex", &make_floor_futex},
       {"floor_memcpy", &make_floor_memcpy},
+      {"floor_memory", &make_floor_memory},
       {"floor_spin", &make_floor_spin},
       {"floor_tcp", &make_floor_tcp},
       {"floor_tcp_spin", &make_floor_tcp_spin},
       {"gradwire_autograd", &make_gradwire_autograd},
       {"gradwire_loss", &make_gradwire_loss},
+      {"gloo_collectives", &make_gloo_collectives},
+      {"gradwire_collectives", &make_gradwire_collectives},
       {"gradwire_rpc", &make_gradwire_rpc},
       {"gradwire_rref", &make_gradwire_rref},
       {"gradwire_store", &make_gradwire_store},
       {"gradwire_transport", &make_gradwire_transport},
       {"grpc", &make_grpc},
+      {"openmpi", &make_openmpi_peer},
       {"torch_autograd", &make_torch_autograd},
       {"torch_loss", &make_torch_loss},
       {"torch_rpc", &make_torch_rpc},
@@ -129,7 +135,8 @@ int run_bench() {
   Report report = runner.run();
   const std::string load_after = load();
   for (const std::string& peer : options->peers) {
-    if (peer == "openmpi" || peer == "gloo") {
+    const bool alone = peer == "openmpi" || peer == "gloo";
+    if (alone && !absl::c_linear_search(options->suites, "collectives")) {
       report.skipped.push_back(absl::StrCat(peer, ": measured in the suite collectives alone"));
     }
   }

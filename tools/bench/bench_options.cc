@@ -67,7 +67,7 @@ absl::StatusOr<BenchOptions> complete_options(const RawOptions& raw) {
                        .floors = raw.floors};
   if (contains(options.suites, "all")) options.suites = suites();
   absl::Status status = check_known("suite", options.suites, suites());
-  std::vector<std::string> peers = {"openmpi", "gloo"};
+  std::vector<std::string> peers;
   for (const RoleSpec& role : roles()) {
     if (!role.peer_flag.empty() && !contains(peers, role.peer_flag)) peers.push_back(role.peer_flag);
   }

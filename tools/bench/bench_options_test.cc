@@ -21,6 +21,8 @@ TEST(CaseName, HasAnOperationAndASizeOrACount) {
   EXPECT_EQ(parse_case("all_to_all_8").operation, "all_to_all");
   EXPECT_EQ(parse_case("all_to_all_8").count, 8);
   EXPECT_EQ(parse_case("add2_cold").operation, "add2_cold");
+  EXPECT_EQ(parse_case("all_reduce_2_ranks_8B").operation, "all_reduce_2_ranks");
+  EXPECT_EQ(parse_case("all_reduce_2_ranks_8B").bytes, 8);
   EXPECT_EQ(parse_case("echo_99999999999MiB").bytes, 0);
   EXPECT_EQ(parse_case("echo_-1MiB").bytes, 0);
 }
@@ -78,6 +80,23 @@ TEST(Cases, OfTrainingHaveATrainerBesideTheWorkersThatTheirNamesCount) {
   for (std::size_t i = 1; i < options->cases.size(); ++i) {
     EXPECT_EQ(options->cases[i].members, parse_case(options->cases[i].name).count + 1);
   }
+}
+
+TEST(Cases, OfCollectivesAreForTwoAndFourRanks) {
+  const auto options = complete_options({.suites = {"collectives"}, .peers = {"openmpi", "gloo"}});
+  ASSERT_TRUE(options.ok()) << options.status();
+  EXPECT_THAT(options->cases, Each(Field(&CaseSpec::kind, CaseKind::kTogether)));
+  for (const char* name : {"all_reduce_2_ranks_8B", "all_reduce_4_ranks_64MiB", "barrier_4_ranks",
+                           "send_recv_2_ranks_8B", "all_to_all_4_ranks_4MiB"}) {
+    EXPECT_THAT(options->cases, Contains(Field(&CaseSpec::name, name)));
+  }
+  for (const CaseSpec& spec : options->cases) {
+    EXPECT_THAT(spec.name, HasSubstr("_" + std::to_string(spec.members) + "_ranks"));
+  }
+  const auto other = complete_options({.suites = {"collectives"}, .cases = {"all_reduce_4_ranks_256KiB"}});
+  ASSERT_TRUE(other.ok()) << other.status();
+  EXPECT_EQ(other->cases[0].members, 4);
+  EXPECT_EQ(other->cases[0].bytes_per_call, 256 << 10);
 }
 
 TEST(Options, GroupsOfAnySizeMayBeAskedFor) {

@@ -68,6 +68,31 @@ TEST(Bench, MeasuresEverySideOfEverySuite) {
   EXPECT_THAT(read(html), HasSubstr("torch_tensorpipe"));
 }
 
+TEST(Bench, MeasuresCollectivesWithAsManyRanksAsTheirNamesSay) {
+  const std::string json = testing::TempDir() + "/collectives.json";
+  ASSERT_EQ(run_bench("--suite=collectives --peers=openmpi,gloo --seconds=0.05 --rounds=1 "
+                      "--cases=all_reduce_2_ranks_4KiB,all_reduce_4_ranks_1MiB,all_gather_2_ranks_4KiB,"
+                      "barrier_4_ranks,send_recv_2_ranks_8B --json=" +
+                      json),
+            0);
+  std::set<std::string> compared;
+  std::ifstream lines(json);
+  for (std::string line; std::getline(lines, line);) {
+    const nlohmann::json row = nlohmann::json::parse(line);
+    if (row.at("metric") != "p50_us" || row.at("peer").is_null()) continue;
+    compared.insert(absl::StrCat(row.at("case").get<std::string>(), " ", row.at("peer").get<std::string>()));
+  }
+  EXPECT_THAT(compared, IsSupersetOf({"all_reduce_2_ranks_4KiB gloo", "all_reduce_2_ranks_4KiB floor_memory",
+                                      "all_reduce_4_ranks_1MiB gloo", "all_gather_2_ranks_4KiB gloo",
+                                      "barrier_4_ranks gloo", "send_recv_2_ranks_8B gloo"}));
+  // Open MPI is there where it is installed.
+  if (std::system("command -v mpicc mpirun >/dev/null") == 0) {
+    EXPECT_THAT(compared, IsSupersetOf({"all_reduce_2_ranks_4KiB openmpi", "all_reduce_4_ranks_1MiB openmpi",
+                                        "all_gather_2_ranks_4KiB openmpi", "barrier_4_ranks openmpi",
+                                        "send_recv_2_ranks_8B openmpi"}));
+  }
+}
+
 TEST(Bench, RefusesWhatItDoesNotKnow) { EXPECT_NE(run_bench("--suite=rpc --cases=nothing 2>/dev/null"), 0); }
 
 }  // namespace

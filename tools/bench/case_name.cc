@@ -15,6 +15,8 @@ CaseName parse_case(absl::string_view name) {
     unit = 1 << 10;
   } else if (absl::ConsumeSuffix(&digits, "MiB")) {
     unit = 1 << 20;
+  } else if (absl::ConsumeSuffix(&digits, "B")) {
+    unit = 1;
   }
   int64_t number = 0;
   // Beyond a tebibyte it is no size that anybody means, and the product would not fit.

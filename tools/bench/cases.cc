@@ -8,6 +8,35 @@
 namespace gradwire::bench {
 namespace {
 
+// Every size for the operation that training lives by, a few for the others; of a large one all ranks' lists must fit in
+// memory.
+void add_collectives(std::vector<CaseSpec>& all) {
+  const std::vector<std::string> every = {"8B", "64B", "1KiB", "4KiB", "64KiB", "1MiB", "16MiB", "64MiB"};
+  const std::vector<std::string> some = {"8B", "4KiB", "64KiB", "1MiB", "16MiB"};
+  const std::vector<std::string> lists = {"8B", "4KiB", "64KiB", "1MiB", "4MiB"};
+  const std::vector<std::pair<std::string, const std::vector<std::string>*>> operations = {
+      {"all_reduce", &every}, {"broadcast", &some}, {"reduce", &some},          {"all_gather", &lists},
+      {"gather", &lists},     {"scatter", &lists},  {"reduce_scatter", &lists}, {"all_to_all", &lists},
+      {"barrier", nullptr},   {"send_recv", &some}};
+  for (const int members : {2, 4}) {
+    for (const auto& [operation, sizes] : operations) {
+      const std::string name = absl::StrCat(operation, "_", members, "_ranks");
+      CaseSpec spec{.suite = "collectives", .name = name, .kind = CaseKind::kTogether, .members = members};
+      if (sizes == nullptr) {
+        all.push_back(spec);
+        continue;
+      }
+      spec.plot = operation == "all_reduce" ? name : "";
+      for (const std::string& size : *sizes) {
+        spec.name = absl::StrCat(name, "_", size);
+        spec.bytes_per_call = parse_case(spec.name).bytes;
+        spec.weight = spec.bytes_per_call >= (16 << 20) ? 2.0 : 1.0;
+        all.push_back(spec);
+      }
+    }
+  }
+}
+
 std::vector<CaseSpec> make_cases() {
   std::vector<CaseSpec> all;
   const auto add = [&](CaseSpec spec) { all.push_back(std::move(spec)); };
@@ -56,6 +85,7 @@ std::vector<CaseSpec> make_cases() {
          .plot = "all_to_all",
          .on_request = members > 16});
   }
+  add_collectives(all);
   return all;
 }
 
@@ -102,6 +132,11 @@ std::vector<RoleSpec> make_roles() {
       {"torch_store", "torch_store", "torch", "store", {"store"}, {}, 2},
       {"gradwire_rpc", "gradwire", "", "scale", both, {}, 2},
       {"torch_rpc", "torch_tensorpipe", "torch", "scale", both, {}, 2, true},
+      // Each over what it uses between processes of one host.
+      {"gradwire_collectives", "gradwire", "", "collectives", {"host"}, {}, 2},
+      {"openmpi", "openmpi", "openmpi", "collectives", {"host"}, {}, 1, false, true},
+      {"gloo_collectives", "gloo", "gloo", "collectives", {"host"}, {}, 2},
+      {"floor_memory", "floor_memory", floor, "collectives", {"host"}, {}, 1, false, true},
   };
 }
 

@@ -18,6 +18,7 @@ enum class CaseKind : uint8_t {
   kKilledPeer,      // The last member of a fresh group kills the second, and times how that shows.
   kCutLink,         // The same with a network whose link to the second member is cut.
   kTraining,        // As kLatency, and afterwards every side says by itself what else it has found.
+  kTogether,        // All members make one call together, and the first times it.
   kIdle,            // Nobody calls.
 };
 
@@ -52,6 +53,8 @@ struct RoleSpec {
   int members = 2;
   // Its processes are stopped while others are measured: they would spin although nobody calls.
   bool spins = false;
+  // One process, which starts those that a case wants.
+  bool starts_members = false;
 };
 
 const std::vector<std::string>& suites();

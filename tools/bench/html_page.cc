@@ -79,6 +79,10 @@ PlotOptions plot_options(const std::string& plot, const std::string& transport) 
     return {absl::StrCat("First contact of all with all, ", transport), "workers", "time", &count_text,
             [](double ms) { return time_text(ms * 1000); }};
   }
+  if (absl::StartsWith(plot, "all_reduce_")) {
+    return {absl::StrCat(plot, ": latency against size"), "bytes of each rank", "p50", &bytes_text,
+            &time_text};
+  }
   return {absl::StrCat("Latency of an echo against its size, ", transport), "bytes each way",
           "p50 of the round trip", &bytes_text, &time_text};
 }
@@ -114,9 +118,12 @@ std::string bars(const Report& report) {
     // Of a rate's own case the rate is the headline.
     if (row.metric == "p50_us" && row.case_name == "oversubscribed_add2") continue;
     const bool rpc = row.suite == "rpc";
-    const std::string title = rpc ? absl::StrCat("Calls over ", row.transport) : "Other suites";
+    const std::string title = rpc                          ? absl::StrCat("Calls over ", row.transport)
+                              : row.suite == "collectives" ? "Collectives"
+                                                           : "Other suites";
     const std::string name =
-        rpc ? row.case_name
+        rpc || row.suite == "collectives"
+            ? row.case_name
             : absl::StrCat(row.suite, " ", row.case_name,
                            row.transport == row.suite ? "" : absl::StrCat(", ", row.transport));
     if (charts.find(title) == charts.end()) titles.push_back(title);

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 
 namespace gradwire::bench {
 namespace {
@@ -21,6 +22,12 @@ struct Aim {
   absl::string_view peer;
   double bound;
 };
+
+// A name that ends in "*" stands for all that begin like it. Of several that fit the last one counts.
+bool fits(absl::string_view pattern, absl::string_view name) {
+  return absl::ConsumeSuffix(&pattern, "*") ? absl::StartsWith(name, pattern)
+                                            : pattern.empty() || pattern == name;
+}
 
 constexpr absl::string_view kTorch = "torch_tensorpipe";
 
@@ -47,6 +54,12 @@ constexpr Aim kAims[] = {
     {"all_to_all_16", "shm", "first_contact_ms", kTorch, 10},
     {"", "", "descriptors_per_peer", "", 2},
     {"all_to_all_64", "", "memory_per_peer_kb", "", 1024},
+    {"all_reduce_2_ranks_*", "", "p50_us", "openmpi", 1},
+    {"all_reduce_2_ranks_1MiB", "", "p50_us", "openmpi", 1.3},
+    {"all_reduce_2_ranks_16MiB", "", "p50_us", "openmpi", 1.3},
+    {"all_reduce_2_ranks_64MiB", "", "p50_us", "openmpi", 1.6},
+    {"all_reduce_4_ranks_*", "", "p50_us", "openmpi", 1.2},
+    {"all_reduce_*", "", "p50_us", "gloo", 3},
     {"idle", "", "cpu_percent", "", 0.1},
     {"", "", "p99_over_p50", "", 3},
 };
@@ -81,7 +94,7 @@ std::string short_number(double value) {
 std::string aim_of(const Row& row) {
   std::string result;
   for (const Aim& aim : kAims) {
-    if (!aim.case_name.empty() && aim.case_name != row.case_name) continue;
+    if (!fits(aim.case_name, row.case_name)) continue;
     if (!aim.transport.empty() && aim.transport != row.transport) continue;
     if (aim.metric != row.metric) continue;
     // What is bounded by itself is said once for a figure, not once for each peer.

@@ -87,6 +87,25 @@ TEST(Aim, OfATrainingStepIsTwelveTimesThePeerAndLittleForTheMarking) {
   EXPECT_EQ(aim_of(marking), "MISS <= 1.3");
 }
 
+TEST(Aim, OfAnAllReduceDependsOnItsRanksSizeAndPeer) {
+  Row reduced = row();
+  reduced.suite = "collectives";
+  reduced.transport = "host";
+  reduced.peer = "openmpi";
+  const auto aim = [&](const char* name, double ratio) {
+    reduced.case_name = name;
+    reduced.ratio = ratio;
+    return aim_of(reduced);
+  };
+  EXPECT_EQ(aim("all_reduce_2_ranks_64KiB", 1), "ok >= 1x");
+  EXPECT_EQ(aim("all_reduce_2_ranks_1MiB", 1.2), "MISS >= 1.3x");
+  EXPECT_EQ(aim("all_reduce_2_ranks_64MiB", 1.7), "ok >= 1.6x");
+  EXPECT_EQ(aim("all_reduce_4_ranks_8B", 1.1), "MISS >= 1.2x");
+  EXPECT_EQ(aim("broadcast_4_ranks_8B", 1.1), "");
+  reduced.peer = "gloo";
+  EXPECT_EQ(aim("all_reduce_4_ranks_8B", 3), "ok >= 3x");
+}
+
 TEST(TextTable, PutsThePeersOfAFigureOnOneLine) {
   Report report;
   report.rows = {row(), row()};

@@ -29,6 +29,7 @@ bool needs_fresh_side(const CaseSpec& spec) {
     case CaseKind::kLatency:
     case CaseKind::kTraining:
       return spec.members > 2;
+    case CaseKind::kTogether:
     case CaseKind::kInFlight:
     case CaseKind::kIdle:
       return false;
@@ -49,7 +50,14 @@ bool happens_once(const CaseSpec& spec) {
 }
 
 bool all_members_run(const CaseSpec& spec) {
-  return spec.kind == CaseKind::kFirstContact || spec.kind == CaseKind::kOversubscribed;
+  return spec.kind == CaseKind::kFirstContact || spec.kind == CaseKind::kOversubscribed ||
+         spec.kind == CaseKind::kTogether;
+}
+
+void drop_figure(std::vector<Figure>& figures, absl::string_view metric) {
+  figures.erase(std::remove_if(figures.begin(), figures.end(),
+                               [&](const Figure& figure) { return figure.metric == metric; }),
+                figures.end());
 }
 
 int rounds_of(const CaseSpec& spec, int rounds) {
@@ -65,12 +73,9 @@ Runner::Runner(BenchOptions options, std::function<void(const Row&)> on_row,
 
 Report Runner::run() {
   for (const std::string& suite : options_.suites) {
-    if (suite == "collectives") {
-      report_.skipped.push_back("suite collectives: this build has no process groups");
-      continue;
-    }
     for (const std::string& transport : transports_of(suite)) {
-      if (transport == "store" || options_.transports.empty() || selected(options_.transports, transport)) {
+      const bool choice = transport == "shm" || transport == "tcp";
+      if (!choice || options_.transports.empty() || selected(options_.transports, transport)) {
         run_suite(suite, transport);
       }
     }
@@ -100,7 +105,10 @@ void Runner::run_case(const CaseSpec& spec, const std::string& transport,
                       std::vector<Contender>& contenders) {
   std::vector<Contender*> sides;
   for (Contender& contender : contenders) {
-    if (needs_fresh_side(spec)) contender.side.reset();
+    // In a group of its own, or in one of the same size that the cases before have left.
+    const bool other_size = spec.kind == CaseKind::kTogether && contender.members != spec.members;
+    if (needs_fresh_side(spec) || other_size) contender.side.reset();
+    contender.members = spec.members;
     contender.failed = false;
     if (contender.failures < kMostFailures && knows(*contender.role, spec)) sides.push_back(&contender);
   }
@@ -121,7 +129,8 @@ absl::StatusOr<Round> Runner::one_round(const CaseSpec& spec, const std::string&
                           .transport = transport,
                           .members = contender.role->members,
                           .stop_between = contender.role->spins};
-    if (needs_fresh_side(spec)) options.members = spec.members;
+    const bool as_many = needs_fresh_side(spec) || spec.kind == CaseKind::kTogether;
+    if (as_many && !contender.role->starts_members) options.members = spec.members;
     if (spec.kind == CaseKind::kOversubscribed) options.cores = 2;
     if (spec.kind == CaseKind::kFirstContact) options.descriptors = kUsualDescriptors;
     if (spec.kind == CaseKind::kCutLink) {
@@ -223,12 +232,15 @@ std::vector<Runner::Result> Runner::rounds(const CaseSpec& spec, const std::stri
       case CaseKind::kInFlight:
       case CaseKind::kQueued:
       case CaseKind::kLatency:
+      case CaseKind::kTogether:
       case CaseKind::kTraining: {
         result.figures = latency_figures(all[i], spec.bytes_per_call);
         const double p50 = figure(result.figures, "p50_us");
         const double p99 = figure(result.figures, "p99_us");
         if (i == 0 && p50 > 0 && p99 > 0 && spec.suite == "rpc")
           result.figures.push_back({"p99_over_p50", p99 / p50});
+        // What the ranks spend on meeting says nothing of the calls, and Open MPI's are no children of ours.
+        if (spec.kind == CaseKind::kTogether) drop_figure(result.figures, "cpu_us_per_call");
         if (!spec.plot.empty()) {
           // Eight bytes are what add2 moves each way.
           const double bytes = static_cast<double>(std::max<int64_t>(8, parse_case(spec.name).bytes));

@@ -26,6 +26,8 @@ class Runner {
   struct Contender {
     const RoleSpec* role;
     std::unique_ptr<Side> side;
+    // Of the case at hand.
+    int members = 0;
     // In the case at hand, and over all cases: a side that cannot start, or fails often, is not tried again.
     bool failed = false;
     int failures = 0;
