@@ -1,0 +1,62 @@
+// Lets replicated parameters (collectives/data_parallel) find the gradients of the autograd context whose backward pass
+// runs on the calling thread.
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "autograd/active_context.h"
+#include "autograd/context_state.h"
+#include "autograd/engine.h"
+#include "base/error.h"
+#include "base/mutex.h"
+#include "collectives/data_parallel/gradient_sink.h"
+#include "rpc/agent.h"
+
+namespace gradwire::autograd {
+namespace {
+
+class ContextGradients : public collectives::GradientSink {
+ public:
+  explicit ContextGradients(std::shared_ptr<ContextState> context) : context_(std::move(context)) {}
+
+  Tensors get(const Tensors& leaves) override {
+    Tensors found;
+    found.reserve(leaves.size());
+    MutexLock lock(context_->mutex);
+    for (const at::Tensor& leaf : leaves) {
+      const at::Tensor* gradient = context_->gradients.find(leaf);
+      found.push_back(gradient == nullptr ? at::Tensor() : *gradient);
+    }
+    return found;
+  }
+
+  void set(const Tensors& leaves, Tensors gradients) override {
+    MutexLock lock(context_->mutex);
+    // What was there is dropped with `gradients`, without the lock.
+    for (std::size_t i = 0; i < leaves.size(); ++i) std::swap(context_->gradients[leaves[i]], gradients[i]);
+  }
+
+ private:
+  const std::shared_ptr<ContextState> context_;
+};
+
+std::unique_ptr<collectives::GradientSink> find_context() {
+  const std::shared_ptr<const ActiveContext>& active = ActiveContextSlot::get();
+  if (active == nullptr) return nullptr;
+  const std::shared_ptr<rpc::Agent> agent = rpc::Agent::current();
+  if (agent == nullptr || agent->self().incarnation != active->self) {
+    throw Error(absl::FailedPreconditionError(
+        absl::StrCat("the autograd context ", rpc::to_string(active->id),
+                     " belongs to another agent than the one that this thread works for: AgentGuard")));
+  }
+  Engine& engine = *value_or_throw(Engine::of(*agent));
+  return std::make_unique<ContextGradients>(value_or_throw(engine.contexts().find(active->id)));
+}
+
+[[maybe_unused]] const bool registered = [] {
+  collectives::set_gradient_sink_finder(&find_context);
+  return true;
+}();
+
+}  // namespace
+}  // namespace gradwire::autograd

@@ -1,0 +1,19 @@
+#include "collectives/data_parallel/gradient_sink.h"
+
+#include <atomic>
+
+namespace gradwire::collectives {
+namespace {
+
+std::atomic<GradientSinkFinder> finder_of_process{nullptr};
+
+}  // namespace
+
+void set_gradient_sink_finder(GradientSinkFinder finder) { finder_of_process.store(finder); }
+
+std::unique_ptr<GradientSink> find_gradient_sink() {
+  const GradientSinkFinder finder = finder_of_process.load();
+  return finder == nullptr ? nullptr : finder();
+}
+
+}  // namespace gradwire::collectives

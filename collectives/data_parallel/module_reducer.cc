@@ -1,0 +1,74 @@
+#include "collectives/data_parallel/module_reducer.h"
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/error.h"
+#include "collectives/world.h"
+
+namespace gradwire::collectives {
+namespace {
+
+constexpr double kMiB = 1024.0 * 1024.0;
+
+// Each tensor once, under its first name.
+template <class Dictionary>
+std::vector<NamedTensor> unique_tensors(const Dictionary& dictionary) {
+  std::vector<NamedTensor> list;
+  std::set<const void*> seen;
+  for (const auto& item : dictionary) {
+    if (!item.value().defined() || !seen.insert(item.value().unsafeGetTensorImpl()).second) continue;
+    list.push_back({item.key(), item.value()});
+  }
+  return list;
+}
+
+absl::Status check_options(const std::vector<NamedTensor>& parameters,
+                           const DistributedDataParallelOptions& options) {
+  if (!(options.bucket_cap_mb > 0) || !std::isfinite(options.bucket_cap_mb)) {
+    return absl::InvalidArgumentError(absl::StrCat("bucket_cap_mb is ", options.bucket_cap_mb));
+  }
+  if (options.device_ids.size() > 1) {
+    return absl::InvalidArgumentError(absl::StrCat("device_ids has ", options.device_ids.size(),
+                                                   " devices: a process replicates its module on one"));
+  }
+  const std::optional<at::Device> device = input_device(options);
+  if (!device.has_value()) return absl::OkStatus();
+  for (const NamedTensor& parameter : parameters) {
+    if (parameter.tensor.device() == *device) continue;
+    return absl::InvalidArgumentError(absl::StrCat("device_ids says ", device->str(),
+                                                   ", but the parameter \"", parameter.name, "\" is on ",
+                                                   parameter.tensor.device().str()));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+std::optional<at::Device> input_device(const DistributedDataParallelOptions& options) {
+  if (options.device_ids.empty()) return std::nullopt;
+  return at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(options.device_ids[0]));
+}
+
+std::unique_ptr<Reducer> make_reducer(const torch::nn::Module& module,
+                                      const DistributedDataParallelOptions& options) {
+  std::vector<NamedTensor> parameters = unique_tensors(module.named_parameters());
+  throw_if_error(check_options(parameters, options));
+  ReducerOptions reducer;
+  reducer.group = group_or_world(options.group);
+  if (reducer.group->rank() < 0) {
+    throw Error(
+        absl::InvalidArgumentError("DistributedDataParallel over a group that this rank is no member of"));
+  }
+  reducer.caps.others = static_cast<uint64_t>(std::max(1.0, options.bucket_cap_mb * kMiB));
+  reducer.caps.first = std::min(reducer.caps.first, reducer.caps.others);
+  reducer.find_unused_parameters = options.find_unused_parameters;
+  reducer.broadcast_buffers = options.broadcast_buffers;
+  return std::make_unique<Reducer>(std::move(parameters), unique_tensors(module.named_buffers()),
+                                   std::move(reducer));
+}
+
+}  // namespace gradwire::collectives

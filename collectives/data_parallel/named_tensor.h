@@ -1,0 +1,15 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <string>
+
+namespace gradwire::collectives {
+
+// A parameter or buffer and its name in the module.
+struct NamedTensor {
+  std::string name;
+  at::Tensor tensor;
+};
+
+}  // namespace gradwire::collectives

@@ -1,0 +1,92 @@
+#include "collectives/data_parallel/replica_check.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+
+namespace gradwire::collectives {
+namespace {
+
+// More than any module's list of parameters takes.
+constexpr int64_t kMostBytes = int64_t{1} << 28;
+
+// FNV-1a: equal on all machines.
+int64_t hash_of(absl::string_view text) {
+  uint64_t hash = 0xcbf29ce484222325u;
+  for (char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
+  return static_cast<int64_t>(hash);
+}
+
+std::vector<at::Tensor> gather_from_all(ProcessGroup& group, const at::Tensor& mine) {
+  std::vector<at::Tensor> all;
+  for (int i = 0; i < group.size(); ++i) all.push_back(at::empty_like(mine));
+  group.all_gather(all, mine);
+  for (at::Tensor& each : all) each = each.cpu();
+  return all;
+}
+
+}  // namespace
+
+std::string describe_replica(const char* what, const NamedTensor& tensor) {
+  const at::Tensor& t = tensor.tensor;
+  std::string name = tensor.name;
+  std::replace(name.begin(), name.end(), '\n', ' ');
+  return absl::StrCat(what, " \"", name, "\" ", c10::toString(t.scalar_type()), "[",
+                      absl::StrJoin(t.sizes(), ", "), "]", t.requires_grad() ? "" : ", without gradient");
+}
+
+absl::Status compare_replicas(const std::vector<std::string>& texts, const std::vector<int>& ranks) {
+  const std::vector<absl::string_view> first = absl::StrSplit(texts[0], '\n');
+  for (std::size_t i = 1; i < texts.size(); ++i) {
+    if (texts[i] == texts[0]) continue;
+    const std::vector<absl::string_view> other = absl::StrSplit(texts[i], '\n');
+    std::size_t line = 0;
+    while (line < first.size() && line < other.size() && first[line] == other[line]) ++line;
+    const auto shown = [line](const std::vector<absl::string_view>& lines) {
+      return line < lines.size() && !lines[line].empty() ? lines[line] : "nothing more";
+    };
+    return absl::InvalidArgumentError(absl::StrCat("the ranks' modules differ: where rank ", ranks[0],
+                                                   " has ", shown(first), ", rank ", ranks[i], " has ",
+                                                   shown(other)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status check_replicas(ProcessGroup& group, const std::vector<std::string>& lines, at::Device device) {
+  const std::string text = absl::StrCat(absl::StrJoin(lines, "\n"), "\n");
+  at::Tensor summary = at::empty({2}, at::kLong);
+  summary.data_ptr<int64_t>()[0] = static_cast<int64_t>(text.size());
+  summary.data_ptr<int64_t>()[1] = hash_of(text);
+  const std::vector<at::Tensor> summaries = gather_from_all(group, summary.to(device));
+  const auto at = [&](std::size_t rank, int field) { return summaries[rank].data_ptr<int64_t>()[field]; };
+  int64_t longest = 0;
+  bool equal = true;
+  for (std::size_t i = 0; i < summaries.size(); ++i) {
+    if (at(i, 0) < 0 || at(i, 0) > kMostBytes) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("rank ", group.ranks()[i], "'s list of parameters has ", at(i, 0), " bytes"));
+    }
+    longest = std::max(longest, at(i, 0));
+    equal = equal && at(i, 0) == at(0, 0) && at(i, 1) == at(0, 1);
+  }
+  // All ranks see the same summaries, and so come to the same decision.
+  if (equal) return absl::OkStatus();
+
+  at::Tensor padded = at::zeros({longest}, at::kByte);
+  std::memcpy(padded.data_ptr<uint8_t>(), text.data(), text.size());
+  const std::vector<at::Tensor> gathered = gather_from_all(group, padded.to(device));
+  std::vector<std::string> texts;
+  for (std::size_t i = 0; i < gathered.size(); ++i) {
+    texts.emplace_back(reinterpret_cast<const char*>(gathered[i].data_ptr<uint8_t>()), at(i, 0));
+  }
+  return compare_replicas(texts, group.ranks());
+}
+
+}  // namespace gradwire::collectives

@@ -1,0 +1,82 @@
+#pragma once
+
+#include <ATen/ATen.h>
+#include <torch/nn/module.h>
+#include <torch/nn/modules/linear.h>
+
+#include <utility>
+#include <vector>
+
+#include "collectives/data_parallel/distributed_data_parallel.h"
+#include "collectives/testing/group.h"
+#include "collectives/testing/local_backend.h"
+
+// What the tests of replicated modules have in common. Numbers are small integers, so that float64 sums are exact in any
+// order.
+namespace gradwire::collectives {
+
+using testing::Group;
+using testing::Ranks;
+
+// No test waits longer for a rank that has failed.
+inline const ProcessGroupOptions kOptions{.timeout = absl::Seconds(60)};
+
+// Every test runs over the reference backend.
+inline const bool kUsesLocalBackend = [] {
+  testing::use_local_backend();
+  return true;
+}();
+
+inline at::Tensor integers(at::IntArrayRef sizes, int64_t seed, at::ScalarType dtype = at::kDouble) {
+  const int64_t n = c10::multiply_integers(sizes);
+  return at::arange(n, at::kLong).mul(7).add(seed * 3).remainder(5).sub(2).to(dtype).reshape(sizes);
+}
+
+inline void fill(const torch::nn::Module& module, int64_t seed) {
+  const at::NoGradGuard no_grad;
+  for (const at::Tensor& each : module.parameters()) each.copy_(integers(each.sizes(), seed++));
+}
+
+struct NetImpl : torch::nn::Module {
+  explicit NetImpl(at::ScalarType dtype = at::kDouble)
+      : first(register_module("first", torch::nn::Linear(4, 6))),
+        second(register_module("second", torch::nn::Linear(6, 5))),
+        third(register_module("third", torch::nn::Linear(5, 3))) {
+    to(dtype);
+  }
+  at::Tensor forward(const at::Tensor& x) { return third(second(first(x).relu()).relu()); }
+
+  torch::nn::Linear first, second, third;
+};
+TORCH_MODULE(Net);
+
+// Uses what it is told to.
+struct BranchesImpl : torch::nn::Module {
+  BranchesImpl()
+      : left(register_module("left", torch::nn::Linear(2, 2))),
+        right(register_module("right", torch::nn::Linear(2, 2))),
+        nobodys(register_module("nobodys", torch::nn::Linear(2, 2))) {
+    to(at::kDouble);
+  }
+  at::Tensor forward(const at::Tensor& x, bool use_left, bool use_right) {
+    at::Tensor sum = x;
+    if (use_left) sum = sum + left(x);
+    if (use_right) sum = sum + right(x);
+    return sum;
+  }
+
+  torch::nn::Linear left, right, nobodys;
+};
+
+inline std::vector<at::Tensor> gradients_of(const torch::nn::Module& module) {
+  std::vector<at::Tensor> gradients;
+  for (const at::Tensor& each : module.parameters()) gradients.push_back(each.grad());
+  return gradients;
+}
+
+// The rows of a batch that are this rank's.
+inline at::Tensor share(const at::Tensor& batch, const Group& group) {
+  return batch.chunk(group->size())[group->rank()];
+}
+
+}  // namespace gradwire::collectives

@@ -1,0 +1,13 @@
+#!/usr/bin/env bash
+# The job as its user runs it: a server and two trainers, each a process of its own, under the launcher.
+set -euo pipefail
+launch=$1
+hybrid=$2
+
+output=$("$launch" --standalone --nproc_per_node=3 "$hybrid")
+echo "$output" | tail -n 6
+last=$(echo "$output" | tail -n 1)
+[[ $last =~ ^held-out\ accuracy:\ ([01]\.[0-9]{3})$ ]] || { echo "FAIL: the last line is: $last"; exit 1; }
+awk -v accuracy="${BASH_REMATCH[1]}" 'BEGIN { exit !(accuracy >= 0.9) }' ||
+  { echo "FAIL: the accuracy is below 0.9"; exit 1; }
+grep -q "^2 trainers agree$" <<<"$output" || { echo "FAIL: the trainers were not compared"; exit 1; }
