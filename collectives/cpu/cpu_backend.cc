@@ -95,9 +95,12 @@ class CpuBackend final : public GroupBackend {
     Future<int> received = group_->receive(src, tag, span_of(tensor), deadline);
     const Promise<int> promise(received.executor());
     received.on_ready_inline([tensor, promise, world_ranks = world_ranks_](const absl::StatusOr<int>& from) {
-      if (!from.ok()) return promise.set_error(from.status());
-      promise.set_value(
-          static_cast<int>(std::find(world_ranks.begin(), world_ranks.end(), *from) - world_ranks.begin()));
+      if (from.ok()) {
+        const auto found = std::find(world_ranks.begin(), world_ranks.end(), *from);
+        promise.set_value(static_cast<int>(found - world_ranks.begin()));
+      } else {
+        promise.set_error(from.status());
+      }
     });
     return promise.future();
   }
