@@ -70,11 +70,11 @@ absl::Status HostGroup::broadcast(Span data, int root, absl::Time deadline) {
   return in_pieces(data.size, memory_->slot_bytes(),
                    [&](std::size_t offset, std::size_t length) -> absl::Status {
                      GRADWIRE_RETURN_IF_ERROR(begin(deadline));
-                     if (rank_ == root) std::memcpy(my_slot(), data.part(offset, 0).data, length);
+                     if (rank_ == root) copy_bytes(my_slot(), data.part(offset, 0).data, length);
                      publish();
                      if (rank_ == root) return absl::OkStatus();
                      GRADWIRE_RETURN_IF_ERROR(wait_published(root, deadline));
-                     std::memcpy(data.part(offset, 0).data, slot_of(root), length);
+                     copy_bytes(data.part(offset, 0).data, slot_of(root), length);
                      return absl::OkStatus();
                    });
 }
@@ -87,7 +87,7 @@ absl::Status HostGroup::reduce(Span data, int root, const Reducer& reducer, absl
   const std::size_t room = memory_->slot_bytes() / reducer.element_size() * reducer.element_size();
   return in_pieces(data.size, room, [&](std::size_t offset, std::size_t length) -> absl::Status {
     GRADWIRE_RETURN_IF_ERROR(begin(deadline));
-    if (rank_ != root) std::memcpy(my_slot(), data.part(offset, 0).data, length);
+    if (rank_ != root) copy_bytes(my_slot(), data.part(offset, 0).data, length);
     publish();
     if (rank_ != root) return absl::OkStatus();
     for (int member : others) {
@@ -112,21 +112,21 @@ absl::Status HostGroup::all_reduce(Span data, const Reducer& reducer, absl::Time
 // The same order of operands everywhere: ranks ascending.
 absl::Status HostGroup::all_reduce_inline(Span data, const Reducer& reducer, absl::Time deadline) {
   if (absl::Status status = begin(deadline); !status.ok()) return status;
-  std::memcpy(my_line().bytes, data.data, data.size);
+  copy_bytes(my_line().bytes, data.data, data.size);
   publish();
   if (absl::Status status = wait_all_published(deadline); !status.ok()) return status;
   alignas(16) char sum[HostMemory::kInlineBytes];
-  std::memcpy(sum, memory_->line(0, turn_ & 1).bytes, data.size);
+  copy_bytes(sum, memory_->line(0, turn_ & 1).bytes, data.size);
   for (int member = 1; member < size_; ++member) {
     reducer.reduce(sum, memory_->line(member, turn_ & 1).bytes, data.size);
   }
-  std::memcpy(data.data, sum, data.size);
+  copy_bytes(data.data, sum, data.size);
   return absl::OkStatus();
 }
 
 absl::Status HostGroup::all_reduce_flat(Span data, const Reducer& reducer, absl::Time deadline) {
   if (absl::Status status = begin(deadline); !status.ok()) return status;
-  std::memcpy(my_slot(), data.data, data.size);
+  copy_bytes(my_slot(), data.data, data.size);
   publish();
   for (int member = 0; member < size_; ++member) {
     if (member != rank_) {
@@ -147,8 +147,8 @@ absl::Status HostGroup::all_reduce_two_phase(Span data, const Reducer& reducer, 
   const std::size_t mine = first_of(rank_), end = first_of(rank_ + 1);
   GRADWIRE_RETURN_IF_ERROR(begin(deadline));
   // All but the share that nobody else reads.
-  std::memcpy(my_slot(), data.data, mine);
-  std::memcpy(my_slot() + end, data.part(end, 0).data, data.size - end);
+  copy_bytes(my_slot(), data.data, mine);
+  copy_bytes(my_slot() + end, data.part(end, 0).data, data.size - end);
   publish();
   // Nobody reads that slot any more: all have begun this turn when this share is reduced.
   char* const reduced = memory_->slot(rank_, (turn_ + 1) & 1);
@@ -164,15 +164,14 @@ absl::Status HostGroup::all_reduce_two_phase(Span data, const Reducer& reducer, 
     char* const to = reduced + (at - mine);
     reducer.combine(to, part(0, at), part(1, at), length);
     for (int member = 2; member < size_; ++member) reducer.reduce(to, part(member, at), length);
-    std::memcpy(data.part(at, 0).data, to, length);
+    copy_bytes(data.part(at, 0).data, to, length);
   }
   GRADWIRE_RETURN_IF_ERROR(begin(deadline));
   publish();
   for (int distance = 1; distance < size_; ++distance) {
     const int member = (rank_ + distance) % size_;
     GRADWIRE_RETURN_IF_ERROR(wait_published(member, deadline));
-    std::memcpy(data.part(first_of(member), 0).data, slot_of(member),
-                first_of(member + 1) - first_of(member));
+    copy_bytes(data.part(first_of(member), 0).data, slot_of(member), first_of(member + 1) - first_of(member));
   }
   return absl::OkStatus();
 }

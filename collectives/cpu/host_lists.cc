@@ -14,56 +14,52 @@ Span piece_of(const Span& data, std::size_t offset, std::size_t room) {
   return offset >= data.size ? Span{data.data, 0} : data.part(offset, std::min(room, data.size - offset));
 }
 
-void copy(void* to, const void* from, std::size_t bytes) {
-  if (bytes > 0 && to != from) std::memcpy(to, from, bytes);
-}
-
 }  // namespace
 
 absl::Status HostGroup::gather(Span data, absl::Span<const Span> outputs, int root, absl::Time deadline) {
-  if (rank_ == root) copy(outputs[rank_].data, data.data, data.size);
+  if (rank_ == root) copy_bytes(outputs[rank_].data, data.data, data.size);
   return in_pieces(data.size, memory_->slot_bytes(),
                    [&](std::size_t offset, std::size_t length) -> absl::Status {
                      GRADWIRE_RETURN_IF_ERROR(begin(deadline));
-                     if (rank_ != root) copy(my_slot(), data.part(offset, 0).data, length);
+                     if (rank_ != root) copy_bytes(my_slot(), data.part(offset, 0).data, length);
                      publish();
                      for (int member = 0; rank_ == root && member < size_; ++member) {
                        if (member == rank_) continue;
                        GRADWIRE_RETURN_IF_ERROR(wait_published(member, deadline));
-                       copy(outputs[member].part(offset, 0).data, slot_of(member), length);
+                       copy_bytes(outputs[member].part(offset, 0).data, slot_of(member), length);
                      }
                      return absl::OkStatus();
                    });
 }
 
 absl::Status HostGroup::all_gather(Span data, absl::Span<const Span> outputs, absl::Time deadline) {
-  copy(outputs[rank_].data, data.data, data.size);
+  copy_bytes(outputs[rank_].data, data.data, data.size);
   return in_pieces(data.size, memory_->slot_bytes(),
                    [&](std::size_t offset, std::size_t length) -> absl::Status {
                      GRADWIRE_RETURN_IF_ERROR(begin(deadline));
-                     copy(my_slot(), data.part(offset, 0).data, length);
+                     copy_bytes(my_slot(), data.part(offset, 0).data, length);
                      publish();
                      for (int step = 1; step < size_; ++step) {
                        const int member = (rank_ + step) % size_;
                        GRADWIRE_RETURN_IF_ERROR(wait_published(member, deadline));
-                       copy(outputs[member].part(offset, 0).data, slot_of(member), length);
+                       copy_bytes(outputs[member].part(offset, 0).data, slot_of(member), length);
                      }
                      return absl::OkStatus();
                    });
 }
 
 absl::Status HostGroup::scatter(Span data, absl::Span<const Span> inputs, int root, absl::Time deadline) {
-  if (rank_ == root) copy(data.data, inputs[rank_].data, data.size);
+  if (rank_ == root) copy_bytes(data.data, inputs[rank_].data, data.size);
   const std::size_t room = memory_->slot_bytes() / size_;
   return in_pieces(data.size, room, [&](std::size_t offset, std::size_t length) -> absl::Status {
     GRADWIRE_RETURN_IF_ERROR(begin(deadline));
     for (int member = 0; rank_ == root && member < size_; ++member) {
-      if (member != rank_) copy(my_slot() + member * room, inputs[member].part(offset, 0).data, length);
+      if (member != rank_) copy_bytes(my_slot() + member * room, inputs[member].part(offset, 0).data, length);
     }
     publish();
     if (rank_ == root) return absl::OkStatus();
     GRADWIRE_RETURN_IF_ERROR(wait_published(root, deadline));
-    copy(data.part(offset, 0).data, slot_of(root) + rank_ * room, length);
+    copy_bytes(data.part(offset, 0).data, slot_of(root) + rank_ * room, length);
     return absl::OkStatus();
   });
 }
@@ -74,13 +70,13 @@ absl::Status HostGroup::reduce_scatter(Span output, absl::Span<const Span> input
   return in_pieces(output.size, room, [&](std::size_t offset, std::size_t length) -> absl::Status {
     GRADWIRE_RETURN_IF_ERROR(begin(deadline));
     for (int member = 0; member < size_; ++member) {
-      copy(my_slot() + member * room, inputs[member].part(offset, 0).data, length);
+      copy_bytes(my_slot() + member * room, inputs[member].part(offset, 0).data, length);
     }
     publish();
     GRADWIRE_RETURN_IF_ERROR(wait_all_published(deadline));
     char* const into = static_cast<char*>(output.part(offset, 0).data);
     const auto part = [&](int member) { return slot_of(member) + rank_ * room; };
-    copy(into, part(0), length);
+    copy_bytes(into, part(0), length);
     for (int member = 1; member < size_; ++member) reducer.reduce(into, part(member), length);
     return absl::OkStatus();
   });
@@ -107,7 +103,7 @@ absl::Status HostGroup::all_to_all(absl::Span<const Span> outputs, absl::Span<co
       char* const part = my_slot() + member * stride;
       std::memcpy(part, &size, sizeof size);
       const Span piece = piece_of(inputs[member], offset, room);
-      copy(part + sizeof size, piece.data, piece.size);
+      copy_bytes(part + sizeof size, piece.data, piece.size);
     }
     publish();
     for (int step = 0; step < size_; ++step) {
@@ -118,7 +114,7 @@ absl::Status HostGroup::all_to_all(absl::Span<const Span> outputs, absl::Span<co
       std::memcpy(&size, part, sizeof size);
       GRADWIRE_RETURN_IF_ERROR(check(member, size));
       const Span piece = piece_of(outputs[member], offset, room);
-      copy(piece.data, part + sizeof size, piece.size);
+      copy_bytes(piece.data, part + sizeof size, piece.size);
     }
     return absl::OkStatus();
   });

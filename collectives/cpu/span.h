@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstring>
 
 namespace gradwire::collectives::cpu {
 
@@ -13,6 +14,11 @@ struct Span {
     return {static_cast<char*>(data) + offset, bytes};
   }
 };
+
+// Memory without bytes may be nowhere, which memcpy does not like.
+inline void copy_bytes(void* to, const void* from, std::size_t bytes) {
+  if (bytes > 0 && to != from) std::memcpy(to, from, bytes);
+}
 
 // How elements are combined: associative as far as their arithmetic is. Thread-safe; does not throw.
 class Reducer {
