@@ -324,14 +324,12 @@ void Pass::run_roots(torch::autograd::variable_list gradients) {
 }
 
 bool Pass::hand_over(Run& arrived) {
-  std::optional<Promise<void>> news;
   {
     MutexLock lock(mutex_);
     if (!attended_) return false;
     handed_over_.push_back(std::move(arrived));
-    news.swap(news_);
   }
-  if (news) news->set_value();
+  tell_waiting();
   return true;
 }
 

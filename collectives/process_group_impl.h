@@ -142,6 +142,7 @@ class ProcessGroupImpl final : public ProcessGroup {
   absl::Status interruption() const;
   // None when the group has been destroyed.
   std::shared_ptr<GroupBackend> backend_for_others() const;
+  Transfer record_transfer(Operation operation, const at::Tensor& tensor, int peer, int tag, CoarseTime now);
   Transfer begin_send(at::Tensor tensor, int dst, int tag);
   Transfer begin_receive(at::Tensor tensor, int src, int tag);
 

@@ -39,6 +39,18 @@ struct ProcessGroupImpl::Transfer {
   }
 };
 
+ProcessGroupImpl::Transfer ProcessGroupImpl::record_transfer(Operation operation, const at::Tensor& tensor,
+                                                             int peer, int tag, CoarseTime now) {
+  Transfer transfer;
+  transfer.record = record_of(operation, tensor);
+  transfer.record.peer = peer;
+  transfer.record.tag = tag;
+  transfer.identity = identity_;
+  transfer.entry = identity_->recorder.begin(transfer.record, FlightRecorder::kNoSequence,
+                                             FlightRecorder::State::kRunning, now);
+  return transfer;
+}
+
 ProcessGroupImpl::Transfer ProcessGroupImpl::begin_send(at::Tensor tensor, int dst, int tag) {
   const int to = check_rank(Operation::kSend, dst, "dst");
   check(Operation::kSend, checks_.tag(tag));
@@ -46,13 +58,7 @@ ProcessGroupImpl::Transfer ProcessGroupImpl::begin_send(at::Tensor tensor, int d
   const std::shared_ptr<GroupBackend> backend = backend_for_others();
   if (backend == nullptr) throw Error(closed_error());
   const CoarseTime now = coarse_now();
-  Transfer transfer;
-  transfer.record = record_of(Operation::kSend, tensor);
-  transfer.record.peer = dst;
-  transfer.record.tag = tag;
-  transfer.identity = identity_;
-  transfer.entry = identity_->recorder.begin(transfer.record, FlightRecorder::kNoSequence,
-                                             FlightRecorder::State::kRunning, now);
+  Transfer transfer = record_transfer(Operation::kSend, tensor, dst, tag, now);
   RunContext run{*backend, deadline(now), stage_to_host_, rank(), size(), nullptr};
   Future<void> sent = backend->send(Staging(run).source(tensor), to, tag, run.deadline);
   transfer.enqueued = backend->take_enqueued();
@@ -76,13 +82,7 @@ ProcessGroupImpl::Transfer ProcessGroupImpl::begin_receive(at::Tensor tensor, in
   const std::shared_ptr<GroupBackend> backend = backend_for_others();
   if (backend == nullptr) throw Error(closed_error());
   const CoarseTime now = coarse_now();
-  Transfer transfer;
-  transfer.record = record_of(Operation::kReceive, tensor);
-  transfer.record.peer = src;
-  transfer.record.tag = tag;
-  transfer.identity = identity_;
-  transfer.entry = identity_->recorder.begin(transfer.record, FlightRecorder::kNoSequence,
-                                             FlightRecorder::State::kRunning, now);
+  Transfer transfer = record_transfer(Operation::kReceive, tensor, src, tag, now);
   RunContext run{*backend, deadline(now), stage_to_host_, rank(), size(), nullptr};
   at::Tensor memory = Staging(run).target(tensor, /*keeps=*/false);
   if (!memory.is_same(tensor)) {

@@ -1,12 +1,14 @@
 #include "collectives/cpu/host_memory.h"
 
 #include <fcntl.h>
+#include <linux/futex.h>
 #include <poll.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <climits>
 #include <cstring>
 #include <utility>
 
@@ -76,13 +78,16 @@ HostMemory::HostMemory(const Options& options, transport::SharedMemory memory)
       size_(options.size),
       slot_bytes_(options.slot_bytes),
       memory_(std::move(memory)),
-      processes_(options.size, ::getpid()),
       watched_(options.size) {}
 
 HostMemory::~HostMemory() {
   member(index_).left.store(1);
+  ring();
+}
+
+void HostMemory::ring() {
   header().bell.fetch_add(1);
-  ::syscall(SYS_futex, &header().bell, /*FUTEX_WAKE*/ 1, INT32_MAX, nullptr, nullptr, 0);
+  ::syscall(SYS_futex, &header().bell, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
 
 absl::StatusOr<std::unique_ptr<HostMemory>> HostMemory::join(const Options& options) {
@@ -127,10 +132,10 @@ absl::Status HostMemory::meet(const Options& options) {
     if (!failure.empty()) {
       return absl::UnavailableError(absl::StrCat("member ", i, " cannot share memory: ", failure));
     }
-    processes_[i] = member(i).process.load();
-    if (processes_[i] == ::getpid()) continue;
-    watched_[i] = transport::Descriptor(static_cast<int>(::syscall(SYS_pidfd_open, processes_[i], 0)));
-    if (!watched_[i].valid()) return unavailable(absl::StrCat("cannot watch process ", processes_[i]));
+    const int process = member(i).process.load();
+    if (process == ::getpid()) continue;
+    watched_[i] = transport::Descriptor(static_cast<int>(::syscall(SYS_pidfd_open, process, 0)));
+    if (!watched_[i].valid()) return unavailable(absl::StrCat("cannot watch process ", process));
   }
   return absl::OkStatus();
 }

@@ -73,8 +73,8 @@ class HostMemory {
   char* slot(int index, int turn) const;
   // Whether the member has left, or its process has ended: what it wrote before that is there.
   bool gone(int index) const;
-  // As the system knows it; this process for members that live here.
-  int process(int index) const { return processes_[index]; }
+  // Wakes the threads that sleep until `bell` changes.
+  void ring();
 
  private:
   HostMemory(const Options& options, transport::SharedMemory memory);
@@ -86,7 +86,6 @@ class HostMemory {
   const int size_;
   const std::size_t slot_bytes_;
   transport::SharedMemory memory_;
-  std::vector<int> processes_;
   // Readable once the process has ended; none for this process.
   std::vector<transport::Descriptor> watched_;
 };

@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <climits>
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
@@ -66,9 +65,7 @@ void HostGroup::publish() {
 void HostGroup::wake_sleepers() {
   HostMemory::Header& header = memory_->header();
   // After the store before it, in the one order that a sleeper's steps are in too.
-  if (header.sleepers.load(std::memory_order_seq_cst) == 0) return;
-  header.bell.fetch_add(1);
-  ::syscall(SYS_futex, &header.bell, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+  if (header.sleepers.load(std::memory_order_seq_cst) != 0) memory_->ring();
 }
 
 absl::Status HostGroup::wait_published(int member, absl::Time deadline) {
@@ -183,8 +180,7 @@ absl::Status HostGroup::fail(absl::Status status) {
     header.reason_code.store(static_cast<int32_t>(status.code()));
     header.reason_size.store(static_cast<uint32_t>(size));
   }
-  header.bell.fetch_add(1);
-  ::syscall(SYS_futex, &header.bell, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+  memory_->ring();
   return status;
 }
 
