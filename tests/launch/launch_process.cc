@@ -57,7 +57,7 @@ LaunchProcess::LaunchProcess(std::vector<std::string> args, std::map<std::string
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) ADD_FAILURE() << "no pipe";
   events_fd_ = ends[0];
-  args.insert(args.begin(), "tools/launch");
+  args.insert(args.begin(), "tools/launch/launch");
   std::vector<char*> argv;
   for (std::string& arg : args) argv.push_back(arg.data());
   argv.push_back(nullptr);

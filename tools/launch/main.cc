@@ -1,0 +1,77 @@
+// Starts the workers of a job on this machine: torchrun for any program. docs/launch.md is the guide.
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <system_error>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "tools/launch/fd.h"
+#include "tools/launch/job.h"
+#include "tools/launch/options.h"
+
+namespace gradwire::tools {
+namespace {
+
+constexpr int kFailed = 1;
+constexpr int kWrongCommandLine = 2;
+
+// Descriptors opened later must not become the standard ones.
+void fill_standard_descriptors() {
+  int fd = 0;
+  do {
+    fd = open("/dev/null", O_RDWR | O_CLOEXEC);
+  } while (fd >= 0 && fd <= STDERR_FILENO);
+  if (fd > STDERR_FILENO) close(fd);
+}
+
+// `bazel run` starts programs in their runfiles; the user's paths are meant from where the user was.
+void return_to_users_directory() {
+  const char* directory = std::getenv("BUILD_WORKING_DIRECTORY");
+  std::error_code error;
+  const std::filesystem::path here = std::filesystem::current_path(error);
+  if (directory == nullptr || error || !absl::EndsWith(here.parent_path().string(), ".runfiles")) return;
+  std::filesystem::current_path(directory, error);
+}
+
+int fail(const absl::Status& status) {
+  const std::string line = absl::StrCat("launch: ", status.message(), "\n");
+  write_all(STDERR_FILENO, line.data(), line.size());
+  switch (status.code()) {
+    case absl::StatusCode::kInvalidArgument:
+    case absl::StatusCode::kNotFound:
+    case absl::StatusCode::kPermissionDenied:
+      return kWrongCommandLine;
+    default:
+      return kFailed;
+  }
+}
+
+int launch(int argc, char** argv) {
+  fill_standard_descriptors();
+  absl::StatusOr<LaunchOptions> options =
+      parse_launch_options(std::vector<std::string>(argv + std::min(argc, 1), argv + argc));
+  if (!options.ok()) return fail(options.status());
+  if (options->help) {
+    const std::string usage = launch_usage();
+    write_all(STDOUT_FILENO, usage.data(), usage.size());
+    return 0;
+  }
+  return_to_users_directory();
+  absl::StatusOr<std::unique_ptr<LaunchJob>> job = LaunchJob::create(*std::move(options));
+  if (!job.ok()) return fail(job.status());
+  absl::StatusOr<int> exit_code = (*job)->run();
+  return exit_code.ok() ? *exit_code : fail(exit_code.status());
+}
+
+}  // namespace
+}  // namespace gradwire::tools
+
+int main(int argc, char** argv) { return gradwire::tools::launch(argc, argv); }

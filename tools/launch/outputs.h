@@ -1,0 +1,66 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "tools/launch/loop.h"
+#include "tools/launch/options.h"
+#include "tools/launch/pump.h"
+#include "tools/launch/sink.h"
+
+namespace gradwire::tools {
+
+// What a worker gets as its standard output and error; not valid: the launcher's own.
+struct WorkerStreams {
+  Fd out;
+  Fd err;
+};
+
+// Where the workers' output goes: the launcher's own streams, files, or both (teed). Files lie under the log
+// directory as RUN_ID/attempt_0/LOCAL_RANK/stdout.log and stderr.log, as torchrun lays them out; a run id
+// whose directory is there already gets a suffix, so that no run writes into the files of another.
+//
+// On the loop's thread, which outlives it. Owns pumps and sinks.
+class WorkerOutputs {
+ public:
+  WorkerOutputs(EventLoop& loop, const LaunchOptions& options);
+
+  // Makes the log directory if any worker needs it. Unavailable if that cannot be done.
+  absl::Status prepare(const std::string& run_id);
+  // The streams of one worker, with their files and pumps. Give them to the worker and drop them: while the
+  // launcher has them too their end is not seen.
+  absl::StatusOr<WorkerStreams> open(int local_rank);
+
+  // The launcher's own word to the user: one line, prefixed with "launch: ", not mixed into a worker's teed
+  // line.
+  void say(absl::string_view text);
+
+  // Empty: nothing goes to files.
+  const std::string& directory() const { return directory_; }
+  bool pumps_open() const;
+  // Takes what is in the pipes and closes them.
+  void close_pumps();
+  // Whether everything that is to appear has been written.
+  bool flushed() const;
+
+ private:
+  absl::StatusOr<Fd> open_stream(int local_rank, bool redirect, bool tee, bool is_error);
+  OutputSink& sink(bool is_error) { return is_error && error_sink_ ? *error_sink_ : output_sink_; }
+
+  EventLoop& loop_;
+  const LaunchOptions& options_;
+  std::string directory_;
+  OutputSink output_sink_;
+  // None when standard output and error are the same pipe: one sink then keeps their lines whole.
+  std::unique_ptr<OutputSink> error_sink_;
+  std::vector<std::unique_ptr<StreamPump>> pumps_;
+};
+
+// A new directory for one run under `log_dir` (which is made if it is missing; empty: under `temporary`).
+absl::StatusOr<std::string> make_run_directory(const std::string& log_dir, const std::string& temporary,
+                                               const std::string& run_id);
+
+}  // namespace gradwire::tools

@@ -1,0 +1,185 @@
+#include "tools/launch/supervisor.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tools/launch/guardian.h"
+
+namespace gradwire::tools {
+namespace {
+
+class Supervising : public testing::Test {
+ protected:
+  Supervising() : loop_(*EventLoop::create()) {}
+
+  void start_supervisor(absl::Duration grace_period = absl::Seconds(60)) {
+    supervisor_.emplace(
+        loop_, Clock::system(), grace_period, "host",
+        Supervisor::Callbacks{.say = [this](const std::string& line) { said_ += line + "\n"; },
+                              .failed = [this](const Failure&) { ++failures_; }});
+  }
+
+  Worker worker(int rank, const std::string& script, int stdout_fd = -1) {
+    WorkerStart start{.command = {.path = "/bin/sh", .argv = {"sh", "-c", script}},
+                      .environment = {"PATH=/usr/bin:/bin"},
+                      .stdout_fd = stdout_fd};
+    sigemptyset(&start.signal_mask);
+    absl::StatusOr<Worker> worker = Worker::start({.rank = rank, .world_size = 2, .role = "r"}, start);
+    EXPECT_TRUE(worker.ok()) << worker.status();
+    return *std::move(worker);
+  }
+
+  void run() {
+    while (!supervisor_->advance()) loop_.run_once(supervisor_->next_wait());
+  }
+
+  // Waits for a worker to have written something: it is where the test wants it.
+  static void await(const Fd& pipe) {
+    char byte;
+    ASSERT_EQ(read_retrying(pipe.get(), &byte, 1), 1);
+  }
+  static bool at_end(const Fd& pipe) {
+    char byte;
+    return read_retrying(pipe.get(), &byte, 1) == 0;
+  }
+
+  EventLoop loop_;
+  std::optional<Supervisor> supervisor_;
+  std::string said_;
+  int failures_ = 0;
+};
+
+TEST_F(Supervising, WorkersThatEndWellGiveZero) {
+  start_supervisor();
+  ASSERT_TRUE(supervisor_->add(worker(0, "exit 0")).ok());
+  ASSERT_TRUE(supervisor_->add(worker(1, "exit 0")).ok());
+  run();
+  EXPECT_EQ(supervisor_->exit_code(), 0);
+  EXPECT_FALSE(supervisor_->failure().has_value());
+  EXPECT_EQ(failures_, 0);
+}
+
+TEST_F(Supervising, FirstFailureEndsTheOthersAndIsDescribed) {
+  start_supervisor();
+  ASSERT_TRUE(supervisor_->add(worker(0, "exec sleep 1000")).ok());
+  ASSERT_TRUE(supervisor_->add(worker(1, "exit 9")).ok());
+  run();
+  EXPECT_EQ(supervisor_->exit_code(), 9);
+  EXPECT_EQ(failures_, 1);
+  EXPECT_NE(supervisor_->failure()->description.find("rank 1 failed first: it exited with code 9"),
+            std::string::npos)
+      << supervisor_->failure()->description;
+}
+
+TEST_F(Supervising, SignalNumberBecomesTheExitCode) {
+  start_supervisor();
+  ASSERT_TRUE(supervisor_->add(worker(0, "kill -SEGV $$")).ok());
+  run();
+  EXPECT_EQ(supervisor_->exit_code(), 128 + SIGSEGV);
+  EXPECT_NE(supervisor_->failure()->description.find("SIGSEGV"), std::string::npos);
+}
+
+TEST_F(Supervising, WorkerThatIgnoresTheRequestIsKilledAfterTheGracePeriod) {
+  start_supervisor(absl::Milliseconds(100));
+  Pipe pipe = *make_pipe();
+  ASSERT_TRUE(
+      supervisor_->add(worker(0, "trap '' TERM; echo; while :; do sleep 1000; done", pipe.write_end.get()))
+          .ok());
+  await(pipe.read_end);
+  supervisor_->end_for({.exit_code = 5, .description = "elsewhere"});
+  run();
+  EXPECT_EQ(supervisor_->exit_code(), 5);
+  EXPECT_NE(said_.find("1 workers did not end within 100ms"), std::string::npos) << said_;
+  pipe.write_end.reset();
+  EXPECT_TRUE(at_end(pipe.read_end));
+}
+
+TEST_F(Supervising, StoppedWorkerIsEndedToo) {
+  start_supervisor();
+  Pipe pipe = *make_pipe();
+  Worker stopped = worker(0, "echo; kill -STOP $$", pipe.write_end.get());
+  await(pipe.read_end);
+  int status = 0;
+  ASSERT_EQ(waitpid(stopped.pid(), &status, WUNTRACED), stopped.pid());
+  ASSERT_TRUE(supervisor_->add(std::move(stopped)).ok());
+  supervisor_->on_signal(SIGTERM);
+  run();
+  EXPECT_EQ(supervisor_->exit_code(), 128 + SIGTERM);
+}
+
+TEST_F(Supervising, ProcessesThatAWorkerLeavesBehindAreEnded) {
+  start_supervisor();
+  Pipe pipe = *make_pipe();
+  ASSERT_TRUE(supervisor_->add(worker(0, "sleep 1000 & echo", pipe.write_end.get())).ok());
+  run();
+  EXPECT_EQ(supervisor_->exit_code(), 0);
+  pipe.write_end.reset();
+  await(pipe.read_end);
+  EXPECT_TRUE(at_end(pipe.read_end));
+}
+
+TEST_F(Supervising, WorkersThatEndWellAfterASignalGiveZero) {
+  start_supervisor();
+  Pipe pipe = *make_pipe();
+  ASSERT_TRUE(
+      supervisor_
+          ->add(worker(0, "trap 'exit 0' INT; echo; while :; do sleep 0.1; done", pipe.write_end.get()))
+          .ok());
+  await(pipe.read_end);
+  supervisor_->on_signal(SIGINT);
+  run();
+  EXPECT_EQ(supervisor_->exit_code(), 0);
+  EXPECT_NE(said_.find("SIGINT"), std::string::npos);
+}
+
+TEST(WorkerStart, ProgramThatIsNoProgramIsAnError) {
+  WorkerStart start{.command = {.path = "/etc/passwd", .argv = {"x"}}};
+  sigemptyset(&start.signal_mask);
+  absl::StatusOr<Worker> worker = Worker::start({}, start);
+  ASSERT_FALSE(worker.ok());
+  EXPECT_NE(worker.status().message().find("/etc/passwd"), absl::string_view::npos) << worker.status();
+}
+
+TEST(Guardian, GroupsItWasToldDieWithTheLauncher) {
+  Pipe pipe = *make_pipe();
+  std::optional<Guardian> guardian(*Guardian::start());
+  WorkerStart start{.command = {.path = "/bin/sh", .argv = {"sh", "-c", "sleep 1000; true"}},
+                    .environment = {"PATH=/usr/bin:/bin"},
+                    .stdout_fd = pipe.write_end.get(),
+                    .registration_fd = guardian->registration_fd()};
+  sigemptyset(&start.signal_mask);
+  absl::StatusOr<Worker> worker = Worker::start({}, start);
+  ASSERT_TRUE(worker.ok()) << worker.status();
+  pipe.write_end.reset();
+  guardian.reset();
+  char byte;
+  EXPECT_EQ(read_retrying(pipe.read_end.get(), &byte, 1), 0);
+}
+
+TEST(Guardian, GroupsItForgotLive) {
+  std::optional<Guardian> guardian(*Guardian::start());
+  Pipe pipe = *make_pipe();
+  WorkerStart start{.command = {.path = "/bin/sh", .argv = {"sh", "-c", "read line; exit 0"}},
+                    .environment = {"PATH=/usr/bin:/bin"},
+                    .stdin_fd = pipe.read_end.get(),
+                    .registration_fd = guardian->registration_fd()};
+  sigemptyset(&start.signal_mask);
+  absl::StatusOr<Worker> worker = Worker::start({}, start);
+  ASSERT_TRUE(worker.ok()) << worker.status();
+  guardian->release();
+  guardian.reset();
+  ASSERT_TRUE(write_all(pipe.write_end.get(), "x\n", 2));
+  int status = 0;
+  siginfo_t info{};
+  ASSERT_EQ(waitid(P_PID, worker->pid(), &info, WEXITED | WNOWAIT), 0);
+  worker->note_end();
+  EXPECT_TRUE(worker->ending().success()) << worker->ending().description() << status;
+}
+
+}  // namespace
+}  // namespace gradwire::tools
