@@ -71,8 +71,15 @@ class HostGroup {
   // The member has published the turn.
   absl::Status wait_published(int member, absl::Time deadline);
   absl::Status wait_all_published(absl::Time deadline);
-  absl::Status wait(int member, absl::FunctionRef<bool()> ready, absl::Time deadline);
-  absl::Status wait_long(int member, absl::FunctionRef<bool()> ready, absl::Time deadline);
+  // Whether the member has begun this turn, or the next but one after it: the turn is one of the last two.
+  bool has_begun(int member, uint64_t turn) const {
+    return memory_->line(member, turn & 1).sequence.load(std::memory_order_acquire) >= turn;
+  }
+  absl::Status wait(int member, uint64_t turn, absl::Time deadline);
+  absl::Status wait_long(int member, uint64_t turn, absl::Time deadline);
+  absl::Status wait_asleep(int member, uint64_t turn, absl::Time deadline);
+  // Whether a member that has not begun the turn was on the core that this thread runs on when it began its last one.
+  bool core_is_wanted(uint64_t turn) const;
   void wake_sleepers();
   // Why the group is broken, as its breaker found it; OK while it is not.
   absl::Status broken() const;
@@ -102,9 +109,12 @@ class HostGroup {
   const int size_;
   // More ranks than cores.
   const bool crowded_;
-  // How often the next wait looks before it yields: adapts to whether there is a core for each.
-  int looks_ = 2;
+  // Waits in a row that found another member on this core, and how many of these are one too many.
+  int shared_ = 0;
+  int most_shared_ = 64;
   uint64_t turn_ = 0;
+  // Where this member ran when it began its last turn, as the others know it.
+  int core_ = -1;
   // The newest turn that each member is known to have begun.
   std::vector<uint64_t> known_;
 };

@@ -119,6 +119,7 @@ absl::StatusOr<std::unique_ptr<HostMemory>> HostMemory::map(const Options& optio
     GRADWIRE_ASSIGN_OR_RETURN(transport::SharedMemory memory, adopt(published, bytes));
     joined.reset(new HostMemory(options, std::move(memory)));
   }
+  joined->member(options.index).core.store(-1);
   joined->member(options.index).process.store(::getpid());
   return joined;
 }

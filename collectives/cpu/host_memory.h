@@ -36,6 +36,8 @@ class HostMemory {
   struct alignas(128) Member {
     std::atomic<uint32_t> left;
     std::atomic<int32_t> process;
+    // Where it ran when it began its last turn; -1 before.
+    std::atomic<int32_t> core;
   };
   struct Header {
     char token[16];

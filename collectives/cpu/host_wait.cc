@@ -16,12 +16,13 @@
 namespace gradwire::collectives::cpu {
 namespace {
 
-// Looks in a row before others are let run.
-constexpr int kMostLooks = 200;
-constexpr int kMostLooksWhenCrowded = 8;
-constexpr int kFewestLooks = 2;
-// Who is waited for came as soon as he was let run: he has the same core, and looking only keeps him from running.
-constexpr int kYieldsOfSameCore = 3;
+// Looks in a row while everybody on this core has come: 2 to 5 us.
+constexpr int kLooks = 200;
+// Times that this core was left to others before that counts as a long wait.
+constexpr int kYields = 8;
+// Where there is a core for each, how many waits in a row may at most find a rank on the same core before one sleeps. It is
+// fewer at first and doubles each time, since the other core may be busy with something else.
+constexpr int kMostShared = 1 << 20;
 constexpr int kYieldsForReason = 10'000;
 // How long a thread yields before it sleeps: waking one costs 30 to 50 us where the core idles.
 constexpr absl::Duration kYieldFor = absl::Milliseconds(1);
@@ -47,10 +48,8 @@ absl::Status HostGroup::begin(absl::Time deadline) {
   ++turn_;
   for (int member = 0; member < size_; ++member) {
     if (known_[member] + 1 >= turn_ || member == rank_) continue;
-    const std::atomic<uint64_t>& sequence = memory_->line(member, (turn_ - 1) & 1).sequence;
-    const auto begun = [&] { return sequence.load(std::memory_order_acquire) + 1 >= turn_; };
-    if (!begun()) {
-      if (absl::Status status = wait(member, begun, deadline); !status.ok()) return status;
+    if (!has_begun(member, turn_ - 1)) {
+      if (absl::Status status = wait(member, turn_ - 1, deadline); !status.ok()) return status;
     }
     known_[member] = turn_ - 1;
   }
@@ -58,6 +57,11 @@ absl::Status HostGroup::begin(absl::Time deadline) {
 }
 
 void HostGroup::publish() {
+  // A look at the thread's own memory where the system has restartable sequences.
+  if (const int core = ::sched_getcpu(); core != core_) {
+    core_ = core;
+    memory_->member(rank_).core.store(core, std::memory_order_relaxed);
+  }
   my_line().sequence.store(turn_, std::memory_order_seq_cst);
   wake_sleepers();
 }
@@ -69,10 +73,8 @@ void HostGroup::wake_sleepers() {
 }
 
 absl::Status HostGroup::wait_published(int member, absl::Time deadline) {
-  const std::atomic<uint64_t>& sequence = memory_->line(member, turn_ & 1).sequence;
-  const auto published = [&] { return sequence.load(std::memory_order_acquire) >= turn_; };
-  if (!published()) {
-    if (absl::Status status = wait(member, published, deadline); !status.ok()) return status;
+  if (!has_begun(member, turn_)) {
+    if (absl::Status status = wait(member, turn_, deadline); !status.ok()) return status;
   }
   known_[member] = turn_;
   return absl::OkStatus();
@@ -86,41 +88,64 @@ absl::Status HostGroup::wait_all_published(absl::Time deadline) {
   return absl::OkStatus();
 }
 
-absl::Status HostGroup::wait(int member, absl::FunctionRef<bool()> ready, absl::Time deadline) {
-  for (int i = looks_; i > 0; --i) {
-    if (ready()) {
-      looks_ = std::min(crowded_ ? kMostLooksWhenCrowded : kMostLooks, 2 * looks_);
-      return absl::OkStatus();
+bool HostGroup::core_is_wanted(uint64_t turn) const {
+  const int core = ::sched_getcpu();
+  for (int member = 0; member < size_; ++member) {
+    if (member != rank_ && memory_->member(member).core.load(std::memory_order_relaxed) == core &&
+        !has_begun(member, turn)) {
+      return true;
     }
-    cpu_relax();
   }
-  for (int i = 0; i < kYieldsOfSameCore; ++i) {
-    ::sched_yield();
-    if (!ready()) continue;
-    looks_ = std::max(kFewestLooks, looks_ / 2);
-    return absl::OkStatus();
-  }
-  return wait_long(member, ready, deadline);
+  return false;
 }
 
-absl::Status HostGroup::wait_long(int member, absl::FunctionRef<bool()> ready, absl::Time deadline) {
+// With more ranks than cores the time goes into changing from one to another. Who waits for a rank that has the same core
+// leaves it at once; who waits for one on another core while all on this one have come looks on, since they could only
+// hand the core back. Where there are cores enough, sharing one is an accident that lasts while both only yield; who is
+// woken from sleep is given an idle core.
+absl::Status HostGroup::wait(int member, uint64_t turn, absl::Time deadline) {
+  for (int yields = 0; yields < kYields; ++yields) {
+    if (core_is_wanted(turn)) {
+      if (!crowded_ && ++shared_ >= most_shared_) {
+        shared_ = 0;
+        most_shared_ = std::min(2 * most_shared_, kMostShared);
+        return wait_asleep(member, turn, deadline);
+      }
+    } else {
+      shared_ = 0;
+      for (int i = 0; i < kLooks; ++i) {
+        if (has_begun(member, turn)) return absl::OkStatus();
+        cpu_relax();
+      }
+    }
+    ::sched_yield();
+    if (has_begun(member, turn)) return absl::OkStatus();
+  }
+  return wait_long(member, turn, deadline);
+}
+
+absl::Status HostGroup::wait_long(int member, uint64_t turn, absl::Time deadline) {
   const absl::Time begun = Clock::system().now();
   absl::Time now = begun;
   do {
     for (int i = 0; i < kYieldsBetweenClocks; ++i) {
       ::sched_yield();
-      if (ready()) return absl::OkStatus();
+      if (has_begun(member, turn)) return absl::OkStatus();
     }
     now = Clock::system().now();
   } while (now < begun + kYieldFor && now < deadline);
+  return wait_asleep(member, turn, deadline);
+}
 
+absl::Status HostGroup::wait_asleep(int member, uint64_t turn, absl::Time deadline) {
+  const auto ready = [&] { return has_begun(member, turn); };
   HostMemory::Header& header = memory_->header();
   while (true) {
     const uint32_t bell = header.bell.load();
     header.sleepers.fetch_add(1, std::memory_order_seq_cst);
     const bool is_ready = ready();
     const bool is_broken = header.broken_by.load() != 0;
-    now = Clock::system().now();
+    const absl::Time now = Clock::system().now();
     if (!is_ready && !is_broken && now < deadline) {
       futex_wait(header.bell, bell, std::min(kSleepFor, deadline - now));
     }

@@ -2,7 +2,8 @@
 
 /* The work of the suite collectives, in C: every side runs these loops, the one in openmpi_member.c too, which knows
  * nothing of Gradwire. All ranks meet in a page that they share, which favours none of the frameworks; then each makes
- * the call, and rank 0 times its own. */
+ * the call. What is measured is how long a call took, on the average over the ranks, as the OSU benchmarks have it: one
+ * rank's own time would say as much of who left the meeting first. */
 
 #include <sched.h>
 #include <stdint.h>
@@ -151,9 +152,9 @@ static inline int collective_after(const struct collective_work* work, uint64_t 
   }
 }
 
-/* Words of a shared page, each in a cache line of its own: how far each rank has come, and whether it was the last turn,
- * for even and odd turns. All zero at first. */
-enum { COLLECTIVE_PAGE_BYTES = 4096, COLLECTIVE_WORD = 8, COLLECTIVE_LAST = 32 };
+/* Words of a shared page, in cache lines of their own: how far each rank has come; whether it was the last turn, for even
+ * and odd turns; of each rank, when its call began and when it ended, in even and in odd turns. All zero at first. */
+enum { COLLECTIVE_PAGE_BYTES = 8192, COLLECTIVE_WORD = 8, COLLECTIVE_LAST = 32, COLLECTIVE_STAMPS = 64 };
 
 struct collective_place {
   uint64_t* page;
@@ -177,8 +178,23 @@ static inline int64_t collective_nanoseconds(void) {
   return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
 
+static inline uint64_t* collective_stamps(const struct collective_place* place, int rank, uint64_t turn) {
+  return place->page + COLLECTIVE_WORD * (COLLECTIVE_STAMPS + rank) + 2 * (turn & 1);
+}
+
+/* The time in the call, on the average over the ranks. Once all ranks have met after the turn, and until this one comes to
+ * the meeting after that. */
+static inline float collective_micros(const struct collective_place* place, int ranks, uint64_t turn) {
+  uint64_t nanoseconds = 0;
+  for (int r = 0; r < ranks; ++r) {
+    const uint64_t* stamps = collective_stamps(place, r, turn);
+    nanoseconds += stamps[1] - stamps[0];
+  }
+  return (float)nanoseconds / (1000.0F * (float)ranks);
+}
+
 struct collective_samples {
-  float* micros; /* Of rank 0: `most` of them fit. */
+  float* micros; /* At rank 0: `most` of them fit. */
   int64_t most;
   int64_t count;
   int64_t calls;
@@ -191,24 +207,26 @@ static inline int collective_run(const struct collective_work* work, struct coll
   const int64_t begin = collective_nanoseconds();
   const int64_t warm = begin + (int64_t)((seconds < 0.4 ? seconds / 4 : 0.1) * 1e9);
   const int64_t end = warm + (int64_t)(seconds * 1e9);
+  int counts = 0; /* Whether the turn before does. */
   samples->count = 0;
   for (samples->calls = 0;; ++samples->calls) {
     const uint64_t turn = place->turn;
     const int parity = COLLECTIVE_WORD * (COLLECTIVE_LAST + (int)(turn & 1));
-    int64_t start = collective_nanoseconds();
-    int counts;
+    const int64_t now = collective_nanoseconds();
+    uint64_t* stamps = collective_stamps(place, work->rank, turn);
     if (work->rank == 0) {
       /* Three at least, and as many as the time allows. */
-      const uint64_t last = samples->count >= samples->most || (samples->count >= 3 && start >= end);
+      const uint64_t last = samples->count + counts >= samples->most || (samples->count >= 3 && now >= end);
       __atomic_store_n(&place->page[parity], last, __ATOMIC_SEQ_CST);
     }
-    counts = work->rank == 0 && samples->calls >= 2 && start >= warm;
     collective_before(work, turn);
     collective_meet(place, work->rank, work->ranks);
+    if (counts) samples->micros[samples->count++] = collective_micros(place, work->ranks, turn - 1);
+    counts = work->rank == 0 && samples->calls >= 2 && now >= warm;
     if (__atomic_load_n(&place->page[parity], __ATOMIC_SEQ_CST) != 0) return 1;
-    start = collective_nanoseconds();
+    stamps[0] = (uint64_t)collective_nanoseconds();
     call(context);
-    if (counts) samples->micros[samples->count++] = (float)(collective_nanoseconds() - start) / 1000;
+    stamps[1] = (uint64_t)collective_nanoseconds();
     if (!collective_after(work, turn)) return 0;
   }
 }
