@@ -1,0 +1,368 @@
+// An EtcdStore whose etcd is restarted, killed, silent, or no etcd at all.
+
+#include <arpa/inet.h>
+#include <grpcpp/grpcpp.h>
+#include <sys/socket.h>
+
+#include <atomic>
+#include <thread>
+
+#include "base/error.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "store/cutting_proxy.h"
+#include "store/etcd/etcd_process.h"
+#include "store/etcd_store.h"
+#include "transport/descriptor.h"
+
+namespace gradwire::store {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr absl::Duration kPatience = absl::Seconds(60);
+
+class EtcdFaults : public testing::Test {
+ protected:
+  void SetUp() override {
+    GRADWIRE_NEED_ETCD();
+    etcd_ = std::make_unique<EtcdProcess>();
+  }
+  std::shared_ptr<EtcdStore> connect() {
+    return std::make_shared<EtcdStore>(std::vector<std::string>{etcd_->endpoint()}, "job",
+                                       EtcdStoreOptions{.timeout = kPatience});
+  }
+
+  std::unique_ptr<EtcdProcess> etcd_;
+};
+
+TEST_F(EtcdFaults, WaitsAndWatchesGoOnAfterARestart) {
+  const auto store = connect(), other = connect();
+  store->set("watched", "one");
+  std::string got, seen;
+  absl::Status waited = absl::UnknownError("not run");
+  std::thread getter([&] { got = store->get("late"); });
+  std::thread watcher([&] { seen = store->watch("watched", "one"); });
+  std::thread waiter([&] { waited = store->try_wait({"late", "later"}); });
+  for (int i = 0; i < 3; ++i) {
+    etcd_->kill();
+    etcd_->start();
+    other->set("between", absl::StrCat(i));
+  }
+  other->set("late", "here");
+  other->set("watched", "two");
+  other->set("later", "");
+  getter.join();
+  watcher.join();
+  waiter.join();
+  EXPECT_EQ(got, "here");
+  EXPECT_EQ(seen, "two");
+  EXPECT_TRUE(waited.ok()) << waited;
+}
+
+TEST_F(EtcdFaults, WatchGoesOnAfterACompactionAndARestart) {
+  const auto store = connect(), other = connect();
+  store->set("key", "one");
+  std::string seen;
+  std::thread watcher([&] { seen = store->watch("key", "one"); });
+  etcd_->terminate();
+  etcd_->start();
+  // The watcher asks from a revision that etcd has forgotten, or is there already.
+  for (int i = 0; i < 20; ++i) other->set("noise", absl::StrCat(i));
+  etcd_->compact();
+  other->set("key", "two");
+  watcher.join();
+  EXPECT_EQ(seen, "two");
+}
+
+TEST_F(EtcdFaults, WatchGoesOnWhenEtcdHasLostItsData) {
+  const auto store = connect(), other = connect();
+  for (int i = 0; i < 20; ++i) store->set("noise", absl::StrCat(i));
+  std::string seen;
+  std::thread watcher([&] { seen = store->get("key"); });
+  etcd_->kill();
+  etcd_->forget();
+  etcd_->start();
+  other->set("key", "new");
+  watcher.join();
+  EXPECT_EQ(seen, "new");
+}
+
+TEST_F(EtcdFaults, AddsAndCompareSetsOverRestartsHappenOnce) {
+  constexpr int kThreads = 4, kAdds = 60;
+  std::vector<std::thread> threads;
+  std::atomic<int> done{0};
+  for (int t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&, t, store = connect()] {
+      for (int i = 0; i < kAdds; ++i) {
+        EXPECT_TRUE(store->try_add("counter", 1).ok());
+        // Each link of the chain is there once: a second would find another value and say so.
+        const std::string chain = absl::StrCat("chain", t);
+        EXPECT_EQ(store->compare_set(chain, i == 0 ? "" : absl::StrCat(i - 1), absl::StrCat(i)),
+                  absl::StrCat(i));
+        ++done;
+      }
+    });
+  }
+  for (int kills = 1; kills <= 4; ++kills) {
+    while (done < kills * kThreads * kAdds / 6) std::this_thread::yield();
+    etcd_->kill();
+    etcd_->start();
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(connect()->add("counter", 0), kThreads * kAdds);
+}
+
+class EtcdCut : public EtcdFaults {
+ protected:
+  void SetUp() override {
+    EtcdFaults::SetUp();
+    if (etcd_ == nullptr) return;
+    proxy_ = std::make_unique<CuttingProxy>(etcd_->port());
+    direct_ = connect();
+    store_ = std::make_shared<EtcdStore>(std::vector<std::string>{absl::StrCat("127.0.0.1:", proxy_->port())},
+                                         "job", EtcdStoreOptions{.timeout = kPatience});
+  }
+
+  std::unique_ptr<CuttingProxy> proxy_;
+  std::shared_ptr<EtcdStore> direct_, store_;
+};
+
+TEST_F(EtcdCut, SetWhoseAnswerIsLostIsNotMadeTwice) {
+  store_->set("key", "first");
+  proxy_->lose_answers();
+  absl::Status status = absl::UnknownError("not run");
+  std::thread caller([&] { status = store_->try_set("key", "mine"); });
+  EXPECT_EQ(direct_->watch("key", "first"), "mine");
+  direct_->set("key", "another's");
+  proxy_->cut();
+  caller.join();
+  EXPECT_TRUE(status.ok()) << status;
+  EXPECT_EQ(direct_->get("key"), "another's");
+}
+
+TEST_F(EtcdCut, AddsAndCompareSetsWhoseAnswersAreLostHappenOnce) {
+  direct_->set("counter", "0");
+  direct_->set("chain", "0");
+  std::atomic<bool> stop{false};
+  std::atomic<int> changes_lost{0};
+  std::thread cutter([&] {
+    for (int round = 0; !stop; ++round) {
+      // A change is a look and then a transaction. How far it has got when the answers begin to be lost is different
+      // each time; only a lost answer to the transaction is of interest, and shows by the change.
+      direct_->try_watch("counter", direct_->get("counter"), absl::Milliseconds(200)).IgnoreError();
+      for (int i = 0; i < round % 7; ++i) direct_->get("chain");
+      proxy_->lose_answers();
+      const std::string before = direct_->get("counter") + direct_->get("chain");
+      direct_->try_wait({"never"}, absl::Milliseconds(10)).IgnoreError();
+      changes_lost += direct_->get("counter") + direct_->get("chain") != before;
+      proxy_->cut();
+    }
+  });
+  const absl::Time deadline = absl::Now() + kPatience;
+  int adds = 0;
+  while ((adds < 20 || changes_lost < 3) && absl::Now() < deadline) {
+    EXPECT_EQ(store_->add("counter", 1), ++adds);
+    // A link of the chain that was made twice would find another value, and say so.
+    EXPECT_EQ(store_->compare_set("chain", absl::StrCat(adds - 1), absl::StrCat(adds)), absl::StrCat(adds));
+  }
+  stop = true;
+  cutter.join();
+  EXPECT_GE(changes_lost, 3);
+  EXPECT_EQ(direct_->get("counter"), absl::StrCat(adds));
+}
+
+TEST_F(EtcdFaults, EtcdThatIsGoneForGoodIsUnavailableAndNamed) {
+  const auto store = connect();
+  store->set("key", "value");
+  etcd_->kill();
+  const std::string endpoint = absl::StrCat("localhost:", etcd_->port());
+  const absl::Time start = absl::Now();
+  for (const absl::Status& status :
+       {store->try_set("key", "other", absl::Milliseconds(1500)),
+        store->try_get("key", absl::Milliseconds(200)).status(),
+        store->try_add("counter", 1, absl::ZeroDuration()).status(),
+        store->try_wait({"never"}, absl::Milliseconds(200)),
+        EtcdStore::open({etcd_->endpoint()}, "job", {.timeout = absl::Milliseconds(200)}).status()}) {
+    EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(endpoint));
+    EXPECT_THAT(std::string(status.message()), HasSubstr("EtcdStore"));
+  }
+  EXPECT_LT(absl::Now() - start, absl::Seconds(20));
+}
+
+TEST_F(EtcdFaults, WaitEndsAtItsDeadlineWhenEtcdGoes) {
+  const auto store = connect();
+  absl::Status status;
+  std::thread waiter([&] { status = store->try_wait({"never"}, absl::Seconds(2)); });
+  etcd_->kill();
+  waiter.join();
+  EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+}
+
+TEST_F(EtcdFaults, EtcdThatHangsIsGivenUpAtTheDeadline) {
+  const auto store = connect();
+  store->set("key", "value");
+  etcd_->stop();
+  const absl::Status status = store->try_set("key", "late", absl::Milliseconds(1100));
+  EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr(absl::StrCat("localhost:", etcd_->port())));
+  etcd_->carry_on();
+  // What was left open does not come between later changes.
+  EXPECT_EQ(store->add("counter", 1), 1);
+  EXPECT_EQ(store->add("counter", 1), 2);
+}
+
+TEST_F(EtcdFaults, NextEndpointIsTriedWhenOneIsUnavailable) {
+  const std::string nobody = absl::StrCat("127.0.0.1:", free_port());
+  EtcdStore store({nobody, etcd_->endpoint()}, "job", {.timeout = kPatience});
+  store.set("key", "value");
+  EXPECT_EQ(store.get("key"), "value");
+  EXPECT_EQ(connect()->get("key"), "value");
+}
+
+TEST_F(EtcdFaults, StoreMayComeBeforeEtcd) {
+  etcd_->kill();
+  std::string got;
+  std::thread early([&] { got = connect()->get("key"); });
+  etcd_->start();
+  connect()->set("key", "value");
+  early.join();
+  EXPECT_EQ(got, "value");
+}
+
+// Says something to everybody who connects, whatever they say.
+class Babbler {
+ public:
+  explicit Babbler(std::string words) : words_(std::move(words)) {
+    listener_ = transport::Descriptor(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    sockaddr_in address = {};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t length = sizeof(address);
+    ::bind(listener_.get(), reinterpret_cast<sockaddr*>(&address), length);
+    ::listen(listener_.get(), 16);
+    ::getsockname(listener_.get(), reinterpret_cast<sockaddr*>(&address), &length);
+    port_ = ntohs(address.sin_port);
+    thread_ = std::thread([this] {
+      while (true) {
+        const transport::Descriptor peer(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+        if (!peer.valid()) return;
+        ::send(peer.get(), words_.data(), words_.size(), MSG_NOSIGNAL);
+        // Until the peer has had enough.
+        char bytes[4096];
+        timeval patience = {1, 0};
+        ::setsockopt(peer.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+        while (::recv(peer.get(), bytes, sizeof(bytes), 0) > 0) {
+        }
+      }
+    });
+  }
+  ~Babbler() {
+    ::shutdown(listener_.get(), SHUT_RDWR);
+    thread_.join();
+  }
+  int port() const { return port_; }
+
+ private:
+  const std::string words_;
+  transport::Descriptor listener_;
+  int port_;
+  std::thread thread_;
+};
+
+TEST(EtcdGarbage, WhatIsNoEtcdIsAnErrorThatNamesTheEndpoint) {
+  std::string noise(100'000, '\0');
+  for (std::size_t i = 0; i < noise.size(); ++i) noise[i] = static_cast<char>(i * 2654435761u >> 13);
+  // A settings frame of HTTP/2, then noise.
+  const std::string half("\0\0\0\4\0\0\0\0\0", 9);
+  for (const std::string& words : {std::string("HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n"),
+                                   noise, half + noise, std::string("SSH-2.0-OpenSSH_9.2\r\n")}) {
+    Babbler babbler(words);
+    const std::string endpoint = absl::StrCat("127.0.0.1:", babbler.port());
+    const absl::Status status = EtcdStore::open({endpoint}, "job", {.timeout = absl::Seconds(1)}).status();
+    EXPECT_TRUE(absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status)) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(endpoint));
+  }
+}
+
+// A gRPC server that is no etcd.
+TEST(EtcdGarbage, AnotherGrpcServerIsToldApart) {
+  int port = 0;
+  grpc::ServerBuilder builder;
+  builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
+  etcdserverpb::Auth::Service service;
+  builder.RegisterService(&service);
+  const auto server = builder.BuildAndStart();
+  const absl::Status status =
+      EtcdStore::open({absl::StrCat("127.0.0.1:", port)}, "job", {.timeout = kPatience}).status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+}
+
+// Answers everything, and nothing as etcd would.
+class Liar : public etcdserverpb::KV::Service {
+ public:
+  std::atomic<int> mode{0};
+
+ private:
+  grpc::Status Range(grpc::ServerContext*, const etcdserverpb::RangeRequest* request,
+                     etcdserverpb::RangeResponse* response) override {
+    if (request->count_only()) response->set_count(mode == 1 ? -5 : 1);
+    if (request->count_only() || mode == 0) return grpc::Status::OK;
+    for (int i = 0; i < mode; ++i) {
+      auto* kv = response->add_kvs();
+      kv->set_key(mode == 2 ? request->key() : "another");
+      kv->set_mod_revision(mode == 3 ? -1 : 5);
+    }
+    return grpc::Status::OK;
+  }
+  grpc::Status Txn(grpc::ServerContext*, const etcdserverpb::TxnRequest*,
+                   etcdserverpb::TxnResponse* response) override {
+    response->set_succeeded(mode == 0);
+    return grpc::Status::OK;
+  }
+};
+
+TEST(EtcdGarbage, AnswersThatCannotBeRightAreErrors) {
+  Liar liar;
+  int port = 0;
+  grpc::ServerBuilder builder;
+  builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
+  builder.RegisterService(&liar);
+  const auto server = builder.BuildAndStart();
+  EtcdStore store({absl::StrCat("127.0.0.1:", port)}, "job", {.timeout = kPatience});
+  for (liar.mode = 0; liar.mode < 4; ++liar.mode) {
+    EXPECT_TRUE(absl::IsFailedPrecondition(store.try_set("key", "value"))) << liar.mode;
+    EXPECT_TRUE(absl::IsFailedPrecondition(store.try_add("key", 1).status())) << liar.mode;
+    EXPECT_TRUE(absl::IsFailedPrecondition(store.try_wait({"a", "b"}))) << liar.mode;
+    if (liar.mode == 0) continue;
+    EXPECT_TRUE(absl::IsFailedPrecondition(store.try_get("key").status())) << liar.mode;
+  }
+  liar.mode = 1;
+  EXPECT_TRUE(absl::IsFailedPrecondition(store.try_num_keys().status()));
+}
+
+TEST(EtcdEndpoints, ThatCannotBeRightAreRefused) {
+  for (const std::vector<std::string>& endpoints :
+       std::vector<std::vector<std::string>>{{},
+                                             {"localhost"},
+                                             {"localhost:0"},
+                                             {"localhost:2379", "ftp://localhost:2379"},
+                                             {"localhost:99999"},
+                                             {""}}) {
+    EXPECT_TRUE(absl::IsInvalidArgument(EtcdStore::open(endpoints, "job").status()));
+  }
+  EXPECT_THROW(EtcdStore({"localhost"}, "job"), Error);
+  const auto refused = [](EtcdStoreOptions options) {
+    return absl::IsInvalidArgument(EtcdStore::open({"http://localhost:2379"}, "job", options).status());
+  };
+  EXPECT_TRUE(refused({.lease_ttl = -absl::Seconds(1)}));
+  EXPECT_TRUE(refused({.lease_ttl = absl::InfiniteDuration()}));
+  EXPECT_TRUE(refused({.security = {.tls = true}}));
+  EXPECT_TRUE(refused({.security = {.password = "secret"}}));
+  EXPECT_TRUE(refused({.security = {.authority_file = "/there/is/none.pem"}}));
+  EXPECT_TRUE(refused({.security = {.key_file = "/dev/null"}}));
+}
+
+}  // namespace
+}  // namespace gradwire::store

@@ -1,0 +1,54 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <thread>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
+#include "base/mutex.h"
+#include "store/etcd/etcd_client.h"
+
+namespace gradwire::store {
+
+// The lease on which a store's keys hang, kept alive by a thread of its own, and revoked when this object goes: etcd
+// deletes the keys then. If etcd could not be reached for so long that the lease ran out, its keys are gone (a line in
+// the log says so), and what is written afterwards hangs on a new one.
+//
+// Thread-safe. The client and the clock outlive it.
+class EtcdLease {
+ public:
+  // `ttl` is a whole number of seconds. `name`: whose lease, for the log.
+  EtcdLease(EtcdClient& client, absl::Duration ttl, std::string name, Clock& clock);
+  ~EtcdLease();
+
+  // Asks etcd for a lease if there is none. Never 0.
+  absl::StatusOr<int64_t> id(absl::Time deadline);
+  // etcd said that it knows no such lease.
+  void lost(int64_t id);
+
+ private:
+  void run();
+  // False: it is no more.
+  bool keep_alive(int64_t id);
+
+  EtcdClient& client_;
+  const absl::Duration ttl_;
+  const std::string name_;
+  Clock& clock_;
+
+  // Held while a lease is asked for, so that two calls do not get two.
+  Mutex granting_;
+
+  Mutex mutex_;
+  CondVar wake_;
+  int64_t id_ ABSL_GUARDED_BY(mutex_) = 0;  // 0: none.
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  // The thread's call under way.
+  grpc::ClientContext* context_ ABSL_GUARDED_BY(mutex_) = nullptr;
+  std::thread thread_;
+};
+
+}  // namespace gradwire::store

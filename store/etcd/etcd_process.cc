@@ -1,0 +1,188 @@
+#include "store/etcd/etcd_process.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <grpcpp/create_channel.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "base/random_id.h"
+#include "gtest/gtest.h"
+#include "transport/descriptor.h"
+
+#if defined(__has_feature)
+#if __has_feature(address_sanitizer)
+// Debian's c-ares, by which gRPC looks names up, loses the ten bytes of "localhost" each time.
+extern "C" const char* __lsan_default_suppressions() { return "leak:libcares.so\n"; }
+#endif
+#endif
+
+namespace gradwire::store {
+namespace {
+
+constexpr absl::Duration kPatience = absl::Seconds(60);
+
+sockaddr_in loopback(int port) {
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<uint16_t>(port));
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  return address;
+}
+
+// Absolute: etcd is started in another folder.
+std::string program() {
+  const char* const path = std::getenv("GRADWIRE_ETCD_PROGRAM");
+  return path == nullptr ? "" : std::filesystem::absolute(path).string();
+}
+
+std::string read_file(const std::string& path) {
+  std::ifstream file(path);
+  return std::string{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+}  // namespace
+
+int free_port() {
+  const transport::Descriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address = loopback(0);
+  socklen_t length = sizeof(address);
+  ::bind(socket.get(), reinterpret_cast<sockaddr*>(&address), length);
+  ::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&address), &length);
+  return ntohs(address.sin_port);
+}
+
+std::optional<std::string> EtcdProcess::missing() {
+  const std::string path = program();
+  if (path.empty()) return "GRADWIRE_ETCD_PROGRAM does not say where etcd is";
+  if (::access(path.c_str(), X_OK) == 0) return std::nullopt;
+  // Where there is none, the file says why (third_party/etcd).
+  return read_file(path);
+}
+
+EtcdProcess::EtcdProcess(std::vector<std::string> flags, std::string scheme)
+    : flags_(std::move(flags)), scheme_(std::move(scheme)) {
+  const char* const base = std::getenv("TEST_TMPDIR");
+  folder_ = absl::StrCat(base != nullptr ? base : "/tmp", "/etcd-", absl::Hex(random_id()));
+  std::filesystem::create_directories(folder_);
+  // Somebody else may take the port in between.
+  for (int attempt = 0; attempt < 5; ++attempt) {
+    port_ = free_port();
+    start();
+    if (answers()) return;
+    kill();
+  }
+  ADD_FAILURE() << "etcd does not start: " << read_file(folder_ + "/log");
+}
+
+EtcdProcess::~EtcdProcess() {
+  kill();
+  std::filesystem::remove_all(folder_);
+}
+
+std::string EtcdProcess::endpoint() const { return absl::StrCat(scheme_, "://localhost:", port_); }
+
+void EtcdProcess::start() {
+  const std::string url = absl::StrCat(scheme_, "://localhost:", port_);
+  const std::string listen = absl::StrCat(scheme_, "://127.0.0.1:", port_);
+  // Nobody but itself is in its cluster; a socket in its folder needs no port.
+  const std::string peer = "unix://peer:0";
+  std::vector<std::string> words = {program(),
+                                    "--name=one",
+                                    "--data-dir=data",
+                                    "--logger=zap",
+                                    "--log-level=warn",
+                                    "--log-outputs=log",
+                                    "--heartbeat-interval=20",
+                                    "--election-timeout=200",
+                                    "--listen-client-urls=" + listen,
+                                    "--advertise-client-urls=" + url,
+                                    "--listen-peer-urls=" + peer,
+                                    "--initial-advertise-peer-urls=" + peer,
+                                    "--initial-cluster=one=" + peer};
+  words.insert(words.end(), flags_.begin(), flags_.end());
+  std::vector<char*> arguments;
+  for (std::string& word : words) arguments.push_back(word.data());
+  arguments.push_back(nullptr);
+  const std::string log = folder_ + "/output";
+  const pid_t parent = ::getpid();
+  pid_ = ::fork();
+  if (pid_ != 0) return;
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (::getppid() != parent || ::chdir(folder_.c_str()) != 0) ::_exit(126);
+  const int output = ::open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
+  ::dup2(output, STDOUT_FILENO);
+  ::dup2(output, STDERR_FILENO);
+  ::execv(arguments[0], arguments.data());
+  ::_exit(127);
+}
+
+bool EtcdProcess::answers() {
+  const absl::Time deadline = absl::Now() + kPatience;
+  while (absl::Now() < deadline) {
+    if (::waitpid(pid_, nullptr, WNOHANG) == pid_) {
+      pid_ = 0;
+      return false;
+    }
+    const transport::Descriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    const sockaddr_in address = loopback(port_);
+    if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0)
+      return true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  return false;
+}
+
+void EtcdProcess::end(int signal) {
+  if (pid_ <= 0) return;
+  ::kill(pid_, signal);
+  ::waitpid(pid_, nullptr, 0);
+  pid_ = 0;
+}
+
+void EtcdProcess::kill() { end(SIGKILL); }
+
+void EtcdProcess::terminate() { end(SIGTERM); }
+
+void EtcdProcess::forget() { std::filesystem::remove_all(folder_ + "/data"); }
+
+void EtcdProcess::stop() {
+  ::kill(pid_, SIGSTOP);
+  ::waitpid(pid_, nullptr, WUNTRACED);
+}
+
+void EtcdProcess::carry_on() { ::kill(pid_, SIGCONT); }
+
+std::shared_ptr<grpc::Channel> EtcdProcess::channel() const {
+  return grpc::CreateChannel(absl::StrCat("127.0.0.1:", port_), grpc::InsecureChannelCredentials());
+}
+
+void EtcdProcess::compact() {
+  const auto kv = etcdserverpb::KV::NewStub(channel());
+  etcdserverpb::RangeRequest look;
+  look.set_key("/");
+  etcdserverpb::RangeResponse looked;
+  grpc::ClientContext look_context;
+  EXPECT_TRUE(kv->Range(&look_context, look, &looked).ok());
+  etcdserverpb::CompactionRequest request;
+  request.set_revision(looked.header().revision());
+  request.set_physical(true);
+  etcdserverpb::CompactionResponse response;
+  grpc::ClientContext context;
+  const grpc::Status status = kv->Compact(&context, request, &response);
+  EXPECT_TRUE(status.ok()) << status.error_message();
+}
+
+}  // namespace gradwire::store

@@ -1,0 +1,66 @@
+#pragma once
+
+#include <sys/types.h>
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "proto/etcd.grpc.pb.h"
+#include "store/etcd_store.h"
+
+namespace gradwire::store {
+
+// For tests: a real etcd of one member, on a free port of the loopback interface, with its data in a folder of its own.
+// Dies with this object, or with the thread that started it. Not thread-safe.
+class EtcdProcess {
+ public:
+  // Why tests with etcd cannot run here; none: they can.
+  static std::optional<std::string> missing();
+
+  // Returns when it answers; a test that it does not start fails. `flags` are etcd's; `scheme`: http or https.
+  explicit EtcdProcess(std::vector<std::string> flags = {}, std::string scheme = "http");
+  ~EtcdProcess();
+
+  std::string endpoint() const;
+  int port() const { return port_; }
+  // At once, as if the power had gone. What it answered is on disk.
+  void kill();
+  // As an administrator would.
+  void terminate();
+  // Again, on the same port with the same data. Returns at once.
+  void start();
+  // Its data goes.
+  void forget();
+  // Returns when it has stopped.
+  void stop();
+  void carry_on();
+
+  // Etcd's own services, without TLS.
+  std::shared_ptr<grpc::Channel> channel() const;
+  // Forgets what keys were before now.
+  void compact();
+
+ private:
+  void end(int signal);
+  bool answers();
+
+  const std::vector<std::string> flags_;
+  const std::string scheme_;
+  std::string folder_;
+  int port_ = 0;
+  pid_t pid_ = 0;
+};
+
+// A port that nobody listens on.
+int free_port();
+
+}  // namespace gradwire::store
+
+// In a test's body or SetUp(): leaves it if there is no etcd.
+#define GRADWIRE_NEED_ETCD()                                                         \
+  if (const auto gradwire_missing_etcd_ = ::gradwire::store::EtcdProcess::missing(); \
+      gradwire_missing_etcd_.has_value())                                            \
+  GTEST_SKIP() << *gradwire_missing_etcd_

@@ -1,0 +1,138 @@
+#include "store/etcd/etcd_reader.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/error.h"
+#include "store/limits.h"
+
+namespace gradwire::store {
+namespace {
+
+// Of one transaction: etcd takes 128 operations and 1.5 MiB unless it was told otherwise.
+constexpr std::size_t kMaxKeysPerLook = 100;
+constexpr std::size_t kMaxBytesPerLook = std::size_t{1} << 20;
+
+}  // namespace
+
+std::string end_of_prefix(std::string prefix) {
+  while (prefix.back() == '\xff') prefix.pop_back();
+  ++prefix.back();
+  return prefix;
+}
+
+absl::StatusOr<EtcdValue> parse_etcd_value(const EtcdClient& client, etcdserverpb::RangeResponse& response,
+                                           absl::string_view key) {
+  if (response.kvs().empty()) return EtcdValue();
+  etcdserverpb::KeyValue& found = *response.mutable_kvs(0);
+  if (response.kvs_size() != 1 || found.key() != key || found.mod_revision() <= 0) {
+    return client.no_etcd_here("it answered with another key than it was asked for");
+  }
+  if (found.value().size() > kMaxValueBytes) {
+    return absl::ResourceExhaustedError(absl::StrCat("a value of ", found.value().size(),
+                                                     " bytes in etcd is over the limit of ", kMaxValueBytes));
+  }
+  return EtcdValue{std::move(*found.mutable_value()), found.mod_revision()};
+}
+
+absl::StatusOr<EtcdReader::Found> EtcdReader::get(const std::string& key, absl::Time deadline) {
+  etcdserverpb::RangeRequest request;
+  request.set_key(key);
+  etcdserverpb::RangeResponse response;
+  GRADWIRE_RETURN_IF_ERROR(
+      client_.call(deadline, [&](const EtcdMember& member, grpc::ClientContext& context) {
+        response.Clear();
+        return member.kv->Range(&context, request, &response);
+      }));
+  Found found;
+  GRADWIRE_ASSIGN_OR_RETURN(found.now, parse_etcd_value(client_, response, key));
+  found.revision = response.header().revision();
+  if (found.revision < found.now.mod_revision) return client_.no_etcd_here("its revisions run backwards");
+  return found;
+}
+
+absl::StatusOr<int64_t> EtcdReader::count_under(const std::string& prefix, absl::Time deadline) {
+  etcdserverpb::RangeRequest request;
+  request.set_key(prefix);
+  request.set_range_end(end_of_prefix(prefix));
+  request.set_count_only(true);
+  etcdserverpb::RangeResponse response;
+  GRADWIRE_RETURN_IF_ERROR(
+      client_.call(deadline, [&](const EtcdMember& member, grpc::ClientContext& context) {
+        response.Clear();
+        return member.kv->Range(&context, request, &response);
+      }));
+  if (response.count() < 0) return client_.no_etcd_here("it counted fewer than no keys");
+  return response.count();
+}
+
+absl::StatusOr<std::optional<std::string>> EtcdReader::watch(const std::string& key,
+                                                             std::optional<absl::string_view> last_value,
+                                                             absl::Time deadline) {
+  while (true) {
+    GRADWIRE_ASSIGN_OR_RETURN(Found found, get(key, deadline));
+    if (found.now.value.has_value() && found.now.value != last_value) return std::move(found.now.value);
+    if (clock_.now() >= deadline) return std::optional<std::string>();
+    GRADWIRE_ASSIGN_OR_RETURN(Watched watched, watch_from(key, last_value, found.revision + 1, deadline));
+    if (watched.timed_out) return std::optional<std::string>();
+    if (watched.value.has_value()) return std::move(watched.value);
+  }
+}
+
+absl::StatusOr<std::vector<std::size_t>> EtcdReader::wait(const std::vector<std::string>& keys,
+                                                          absl::Time deadline) {
+  std::size_t start = 0;
+  while (true) {
+    // Past the deadline: the last look, which finds all that are missing.
+    const bool last = clock_.now() >= deadline;
+    absl::StatusOr<Missing> missing = look_for(keys, last ? 0 : start, !last, deadline);
+    // The moment that it looked at has been compacted away.
+    if (absl::IsOutOfRange(missing.status()) && !last) continue;
+    GRADWIRE_RETURN_IF_ERROR(missing.status());
+    if (last || missing->indices.empty()) return std::move(missing->indices);
+    // All will be there only after this one has come. The next look begins here: those before it were there.
+    start = missing->indices.front();
+    GRADWIRE_RETURN_IF_ERROR(watch_from(keys[start], std::nullopt, missing->revision + 1, deadline).status());
+  }
+}
+
+absl::StatusOr<EtcdReader::Missing> EtcdReader::look_for(const std::vector<std::string>& keys,
+                                                         std::size_t start, bool first_only,
+                                                         absl::Time deadline) {
+  Missing missing{{}, 0};
+  for (std::size_t looked = 0; looked < keys.size();) {
+    // All transactions look at the moment of the first.
+    etcdserverpb::TxnRequest request;
+    std::size_t bytes = 0, count = 0;
+    for (; looked + count < keys.size() && count < kMaxKeysPerLook; ++count) {
+      const std::string& key = keys[(start + looked + count) % keys.size()];
+      if (count > 0 && bytes + key.size() > kMaxBytesPerLook) break;
+      bytes += key.size();
+      etcdserverpb::RangeRequest& range = *request.add_success()->mutable_request_range();
+      range.set_key(key);
+      range.set_count_only(true);
+      range.set_revision(missing.revision);
+    }
+    etcdserverpb::TxnResponse response;
+    GRADWIRE_RETURN_IF_ERROR(
+        client_.call(deadline, [&](const EtcdMember& member, grpc::ClientContext& context) {
+          response.Clear();
+          return member.kv->Txn(&context, request, &response);
+        }));
+    if (response.responses_size() != static_cast<int>(count) || response.header().revision() <= 0) {
+      return client_.no_etcd_here("it answered more or fewer questions than it was asked");
+    }
+    if (missing.revision == 0) missing.revision = response.header().revision();
+    for (std::size_t i = 0; i < count; ++i) {
+      if (response.responses(static_cast<int>(i)).response_range().count() > 0) continue;
+      missing.indices.push_back((start + looked + i) % keys.size());
+      if (first_only) return missing;
+    }
+    looked += count;
+  }
+  std::sort(missing.indices.begin(), missing.indices.end());
+  return missing;
+}
+
+}  // namespace gradwire::store

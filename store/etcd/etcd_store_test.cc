@@ -1,0 +1,198 @@
+// An EtcdStore over a real etcd: what every store does, and what it does besides.
+
+#include "store/etcd_store.h"
+
+#include <grpcpp/grpcpp.h>
+
+#include <set>
+#include <thread>
+
+#include "base/error.h"
+#include "base/random_id.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "store/etcd/etcd_process.h"
+#include "store/store_conformance.h"
+#include "transport/process_counts.h"
+
+namespace gradwire::store {
+namespace {
+
+using testing::HasSubstr;
+
+// One etcd for all tests, started by the first; prefixes keep them apart.
+EtcdProcess& shared_etcd() {
+  static EtcdProcess etcd;
+  return etcd;
+}
+
+std::string new_prefix() { return absl::StrCat("test", absl::Hex(random_id())); }
+
+class EtcdFixture : public StoreFixture {
+ public:
+  std::shared_ptr<Store> connect() override {
+    return std::make_shared<EtcdStore>(std::vector<std::string>{shared_etcd().endpoint()}, prefix_);
+  }
+
+ private:
+  const std::string prefix_ = new_prefix();
+};
+
+class LeasedFixture : public StoreFixture {
+ public:
+  std::shared_ptr<Store> connect() override {
+    // Closing a store takes the keys with it, and the suite closes some in passing.
+    stores_.push_back(std::make_shared<EtcdStore>(std::vector<std::string>{shared_etcd().endpoint()}, prefix_,
+                                                  EtcdStoreOptions{.lease_ttl = absl::Seconds(60)}));
+    return stores_.back();
+  }
+
+ private:
+  const std::string prefix_ = new_prefix();
+  std::vector<std::shared_ptr<Store>> stores_;
+};
+
+std::vector<StoreKind> kinds() {
+  // Nothing to skip one by one; the tests below say why.
+  if (EtcdProcess::missing().has_value()) return {};
+  return {StoreKind{"Etcd", [] { return std::make_unique<EtcdFixture>(); }},
+          StoreKind{"EtcdLeased", [] { return std::make_unique<LeasedFixture>(); }}};
+}
+
+INSTANTIATE_TEST_SUITE_P(Etcd, StoreConformance, testing::ValuesIn(kinds()),
+                         [](const testing::TestParamInfo<StoreKind>& info) { return info.param.name; });
+
+class EtcdStoreTest : public testing::Test {
+ protected:
+  void SetUp() override { GRADWIRE_NEED_ETCD(); }
+
+  std::shared_ptr<EtcdStore> connect(EtcdStoreOptions options = {.timeout = absl::Seconds(60)}) {
+    return std::make_shared<EtcdStore>(std::vector<std::string>{shared_etcd().endpoint()}, prefix_, options);
+  }
+  int64_t count_all() {
+    const auto kv = etcdserverpb::KV::NewStub(shared_etcd().channel());
+    etcdserverpb::RangeRequest request;
+    request.set_key(prefix_);
+    request.set_range_end(prefix_ + "\xff");
+    request.set_count_only(true);
+    etcdserverpb::RangeResponse response;
+    grpc::ClientContext context;
+    EXPECT_TRUE(kv->Range(&context, request, &response).ok());
+    return response.count();
+  }
+
+  const std::string prefix_ = new_prefix();
+};
+
+TEST_F(EtcdStoreTest, KeysLieUnderThePrefix) {
+  const auto store = connect();
+  store->set("key", "value");
+  EXPECT_EQ(EtcdStore({shared_etcd().endpoint()}, prefix_ + "/deeper").num_keys(), 0);
+  EtcdStore({shared_etcd().endpoint()}, prefix_ + "/deeper").set("key", "other");
+  EXPECT_EQ(store->get("deeper/key"), "other");
+  EXPECT_EQ(store->num_keys(), 2);
+  EXPECT_EQ(EtcdStore({shared_etcd().endpoint()}, prefix_ + "2").num_keys(), 0);
+}
+
+TEST_F(EtcdStoreTest, ClosingLeavesKeysAndNothingElse) {
+  {
+    const auto store = connect();
+    std::vector<std::thread> threads;
+    for (int t = 0; t < 4; ++t) threads.emplace_back([&] { store->add("counter", 1); });
+    for (std::thread& thread : threads) thread.join();
+    EXPECT_GT(count_all(), 1);
+  }
+  EXPECT_EQ(count_all(), 1);
+  EXPECT_EQ(connect()->get("counter"), "4");
+}
+
+TEST_F(EtcdStoreTest, ClosingALeasedStoreTakesItsKeys) {
+  const auto other = connect();
+  {
+    const auto store = connect({.lease_ttl = absl::Seconds(60)});
+    store->set("mine", "1");
+    store->add("counter", 1);
+    EXPECT_EQ(other->get("mine"), "1");
+    other->set("yours", "");
+  }
+  EXPECT_EQ(*other->try_num_keys(), 1);
+  EXPECT_TRUE(other->try_get("yours", absl::ZeroDuration()).ok());
+}
+
+TEST_F(EtcdStoreTest, WaitForMoreKeysThanOneTransactionTakes) {
+  const auto store = connect(), other = connect();
+  constexpr int kKeys = 350;
+  std::vector<std::string> keys;
+  for (int i = 0; i < kKeys; ++i) keys.push_back(absl::StrCat("key", i));
+  for (int i = 0; i < kKeys - 2; ++i) other->set(keys[i], "");
+  EXPECT_THAT(std::string(store->try_wait(keys, absl::ZeroDuration()).message()),
+              HasSubstr("\"key348\", \"key349\""));
+  absl::Status status = absl::UnknownError("not run");
+  std::thread waiter([&] { status = store->try_wait(keys, absl::Seconds(60)); });
+  other->set(keys[kKeys - 1], "");
+  other->set(keys[kKeys - 2], "");
+  waiter.join();
+  EXPECT_TRUE(status.ok()) << status;
+}
+
+TEST_F(EtcdStoreTest, StoresRacingOnOneKeyCountEveryAddAndElectOne) {
+  constexpr int kAdds = 100;
+  std::set<int64_t> sums;
+  Mutex mutex;
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 2; ++t) {
+    threads.emplace_back([&, t, store = connect()] {
+      for (int i = 0; i < kAdds; ++i) {
+        const int64_t sum = store->add("counter", 1);
+        const std::string me = absl::StrCat("store", t);
+        const std::string winner = store->compare_set(absl::StrCat("lock", i), "", me);
+        MutexLock lock(mutex);
+        EXPECT_TRUE(sums.insert(sum).second) << sum;
+        EXPECT_TRUE(winner == "store0" || winner == "store1") << winner;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(*sums.rbegin(), 2 * kAdds);
+}
+
+TEST_F(EtcdStoreTest, ValueOverEtcdsOwnLimitNamesTheFlag) {
+  for (const std::size_t size : {1'700'000, 4 << 20}) {
+    const absl::Status status = connect()->try_set("key", std::string(size, 'x'));
+    EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("--max-request-bytes"));
+  }
+}
+
+TEST_F(EtcdStoreTest, ShortWaitEndsAtItsDeadline) {
+  const auto store = connect();
+  const absl::Time start = absl::Now();
+  EXPECT_TRUE(absl::IsDeadlineExceeded(store->try_watch("key", "", absl::Milliseconds(50)).status()));
+  EXPECT_TRUE(absl::IsDeadlineExceeded(store->try_wait({"key"}, absl::Milliseconds(50))));
+  EXPECT_LT(absl::Now() - start, absl::Milliseconds(900));
+}
+
+TEST_F(EtcdStoreTest, ClosingLeavesNoThreadAndNoDescriptor) {
+  // gRPC's own come with the first store and stay.
+  const auto use = [&] {
+    const auto store = connect({.lease_ttl = absl::Seconds(60)});
+    std::string got;
+    std::thread getter([&] { got = store->get("key"); });
+    connect()->set("key", "value");
+    getter.join();
+    EXPECT_TRUE(absl::IsDeadlineExceeded(store->try_watch("key", "value", absl::Milliseconds(20)).status()));
+  };
+  use();
+  const int descriptors = transport::count_descriptors();
+  const int threads = transport::count_threads();
+  constexpr int kTimes = 20;
+  for (int i = 0; i < kTimes; ++i) use();
+  // gRPC closes a connection in a thread of its own, and keeps some threads for a while.
+  const absl::Time deadline = absl::Now() + absl::Seconds(20);
+  while (transport::count_descriptors() > descriptors && absl::Now() < deadline) std::this_thread::yield();
+  EXPECT_LE(transport::count_descriptors(), descriptors);
+  EXPECT_LT(transport::count_threads(), threads + kTimes / 2);
+}
+
+}  // namespace
+}  // namespace gradwire::store

@@ -1,0 +1,103 @@
+// EtcdReader's waiting. A watch is a stream of etcd's on which it tells the changes of a key from a revision on:
+//   1. The store has looked at revision R and asks for what came after it, so that nothing falls in between.
+//   2. etcd says that the watch is created, and its own revision; then it tells the changes.
+//   3. When the stream breaks, the next one, perhaps at another member, asks for what came after the last revision that
+//      this one told of.
+//   4. If etcd has forgotten what was then (a compaction), or is behind it (its data has been lost or put back), the
+//      store looks again.
+
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "base/error.h"
+#include "store/etcd/etcd_reader.h"
+#include "store/limits.h"
+
+namespace gradwire::store {
+
+struct EtcdReader::Stream {
+  const std::string& key;
+  const std::optional<absl::string_view> last_value;
+  int64_t revision;      // The first that has not been told.
+  bool created = false;  // And has not broken since.
+  bool look_again = false;
+  int denials = 0;
+  std::optional<std::string> value;
+  absl::Status error;
+};
+
+grpc::Status EtcdReader::follow(Stream& stream, const EtcdMember& member, grpc::ClientContext& context) {
+  stream.created = false;
+  etcdserverpb::WatchRequest request;
+  etcdserverpb::WatchCreateRequest& create = *request.mutable_create_request();
+  create.set_key(stream.key);
+  create.set_start_revision(stream.revision);
+  create.add_filters(etcdserverpb::WatchCreateRequest::NODELETE);
+  create.set_fragment(true);
+  const auto rpc = member.watch->Watch(&context);
+  rpc->Write(request);
+  etcdserverpb::WatchResponse response;
+  while (rpc->Read(&response)) {
+    if (response.canceled()) {
+      context.TryCancel();
+      rpc->Finish();
+      if (response.compact_revision() > 0) {
+        stream.look_again = true;
+        return grpc::Status::OK;
+      }
+      const std::string reason = response.cancel_reason();
+      // Not all releases say that it is the token that they do not know; the look before was permitted.
+      const bool denied = absl::StrContains(reason, "permission denied");
+      if (absl::StrContains(reason, "invalid auth token") || (denied && ++stream.denials == 1)) {
+        return grpc::Status(grpc::StatusCode::UNAUTHENTICATED, reason);
+      }
+      if (denied) return grpc::Status(grpc::StatusCode::PERMISSION_DENIED, reason);
+      return grpc::Status(grpc::StatusCode::UNAVAILABLE, absl::StrCat("the watch was ended: ", reason));
+    }
+    if (response.created()) {
+      stream.created = true;
+      stream.denials = 0;
+      stream.look_again = response.header().revision() + 1 < stream.revision;
+    }
+    for (etcdserverpb::Event& event : *response.mutable_events()) {
+      etcdserverpb::KeyValue& changed = *event.mutable_kv();
+      if (changed.key() != stream.key || changed.value().size() > kMaxValueBytes) {
+        stream.error = no_etcd(member.address, "it told of a change that was not watched");
+        break;
+      }
+      if (event.type() != etcdserverpb::Event::PUT || changed.value() == stream.last_value) {
+        if (changed.mod_revision() >= stream.revision) stream.revision = changed.mod_revision() + 1;
+        continue;
+      }
+      stream.value = std::move(*changed.mutable_value());
+      break;
+    }
+    if (stream.look_again || stream.value.has_value() || !stream.error.ok()) {
+      context.TryCancel();
+      rpc->Finish();
+      return grpc::Status::OK;
+    }
+  }
+  const grpc::Status end = rpc->Finish();
+  if (end.error_code() != grpc::StatusCode::DEADLINE_EXCEEDED) stream.created = false;
+  return end.ok() ? grpc::Status(grpc::StatusCode::UNAVAILABLE, "the watch ended") : end;
+}
+
+absl::StatusOr<EtcdReader::Watched> EtcdReader::watch_from(const std::string& key,
+                                                           std::optional<absl::string_view> last_value,
+                                                           int64_t revision, absl::Time deadline) {
+  Stream stream{.key = key, .last_value = last_value, .revision = revision};
+  const absl::Status status =
+      client_.call_until(deadline, [&](const EtcdMember& member, grpc::ClientContext& context) {
+        return follow(stream, member, context);
+      });
+  // The time was over while etcd was watching: that is no failure of etcd's.
+  if (absl::IsDeadlineExceeded(status) || (!status.ok() && stream.created && clock_.now() >= deadline))
+    return Watched{.timed_out = true};
+  GRADWIRE_RETURN_IF_ERROR(status);
+  GRADWIRE_RETURN_IF_ERROR(stream.error);
+  return Watched{.value = std::move(stream.value)};
+}
+
+}  // namespace gradwire::store
