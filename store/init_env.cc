@@ -1,28 +1,27 @@
-#include <cstdlib>
+#include <memory>
 #include <optional>
+#include <string>
+#include <utility>
 #include <vector>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/error.h"
 #include "store/init_internal.h"
+#include "store/prefix_store.h"
+#include "store/process_place.h"
 #include "store/tcp_store.h"
 
 namespace gradwire::store {
 namespace {
 
-std::optional<std::string> variable(const char* name) {
-  const char* value = std::getenv(name);
-  if (value == nullptr || *value == '\0') return std::nullopt;
-  return std::string(absl::StripAsciiWhitespace(value));
-}
+constexpr int kNoRound = -1;
 
 // Reads a number of 0 or more into `target`; leaves it alone if the variable is not set.
 absl::Status read_number(const char* name, int& target) {
-  const std::optional<std::string> text = variable(name);
+  const std::optional<std::string> text = environment_variable(name);
   if (!text.has_value()) return absl::OkStatus();
   int number = 0;
   if (!absl::SimpleAtoi(*text, &number) || number < 0) {
@@ -36,23 +35,24 @@ absl::Status read_number(const char* name, int& target) {
 }  // namespace
 
 absl::StatusOr<Rendezvous> init_env(InitRequest request) {
-  if (request.rank == kUnknownRank) GRADWIRE_RETURN_IF_ERROR(read_number("RANK", request.rank));
+  const PlaceVariables place = place_variables();
+  if (request.rank == kUnknownRank) GRADWIRE_RETURN_IF_ERROR(read_number(place.rank, request.rank));
   if (request.world_size == kUnknownWorldSize) {
-    GRADWIRE_RETURN_IF_ERROR(read_number("WORLD_SIZE", request.world_size));
+    GRADWIRE_RETURN_IF_ERROR(read_number(place.world_size, request.world_size));
   }
-  std::optional<std::string> host = variable("MASTER_ADDR");
+  std::optional<std::string> host = environment_variable("MASTER_ADDR");
   int port = 0;
   GRADWIRE_RETURN_IF_ERROR(read_number("MASTER_PORT", port));
   const bool launcher_hosts =
-      absl::EqualsIgnoreCase(variable("TORCHELASTIC_USE_AGENT_STORE").value_or(""), "true");
+      absl::EqualsIgnoreCase(environment_variable("TORCHELASTIC_USE_AGENT_STORE").value_or(""), "true");
 
   std::vector<std::string> missing;
-  if (!variable("MASTER_PORT").has_value()) missing.push_back("MASTER_PORT");
+  if (!environment_variable("MASTER_PORT").has_value()) missing.push_back("MASTER_PORT");
   if (!host.has_value() && request.rank == 0 && !launcher_hosts) host = own_host_name();
   if (!host.has_value()) missing.push_back("MASTER_ADDR");
   // In an open group ranks may be assigned.
-  if (request.rank == kUnknownRank && request.world_size != 0) missing.push_back("RANK");
-  if (request.world_size == kUnknownWorldSize) missing.push_back("WORLD_SIZE");
+  if (request.rank == kUnknownRank && request.world_size != 0) missing.push_back(place.rank);
+  if (request.world_size == kUnknownWorldSize) missing.push_back(place.world_size);
   if (!missing.empty()) {
     return absl::InvalidArgumentError(
         absl::StrCat("the environment lacks ", absl::StrJoin(missing, ", "),
@@ -67,11 +67,18 @@ absl::StatusOr<Rendezvous> init_env(InitRequest request) {
     GRADWIRE_ASSIGN_OR_RETURN(std::shared_ptr<Store> store, open_tcp_store(request, endpoint));
     return join_group(std::move(store), request);
   }
-  // One store serves every restart of the job; each has keys of its own.
-  request.attempt = variable("TORCHELASTIC_RESTART_COUNT").value_or("0");
+  int round = kNoRound;
+  GRADWIRE_RETURN_IF_ERROR(read_number("GRADWIRE_ROUND", round));
   request.store_outlives_group = true;
   GRADWIRE_ASSIGN_OR_RETURN(std::shared_ptr<Store> store,
                             TcpStore::open(endpoint.host, endpoint.port, {.timeout = request.left()}));
+  // One store may serve every start of the job's workers; each has keys of its own. Our launcher counts rounds, of
+  // which not every one is a restart; torchrun says how many restarts there were.
+  if (round == kNoRound) {
+    request.attempt = environment_variable("TORCHELASTIC_RESTART_COUNT").value_or("0");
+  } else {
+    store = std::make_shared<PrefixStore>(absl::StrCat("round_", round), std::move(store));
+  }
   return join_group(std::move(store), request);
 }
 

@@ -11,6 +11,7 @@
 #include "base/random_id.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "store/tcp_store.h"
 #include "store/tcp_store_server.h"
 
 namespace gradwire::store {
@@ -74,7 +75,17 @@ class Environment {
                                            "RANK",
                                            "WORLD_SIZE",
                                            "TORCHELASTIC_USE_AGENT_STORE",
-                                           "TORCHELASTIC_RESTART_COUNT"};
+                                           "TORCHELASTIC_RESTART_COUNT",
+                                           "GRADWIRE_ROUND",
+                                           "OMPI_COMM_WORLD_RANK",
+                                           "OMPI_COMM_WORLD_SIZE",
+                                           "PMI_RANK",
+                                           "PMI_SIZE",
+                                           "MPI_LOCALRANKID",
+                                           "SLURM_STEP_ID",
+                                           "SLURM_PROCID",
+                                           "SLURM_NTASKS",
+                                           "SLURM_STEP_NUM_TASKS"};
 };
 
 TEST(InitEnv, NamesEverythingThatIsMissing) {
@@ -119,6 +130,62 @@ TEST(InitEnv, StoreOfTheLauncherServesEveryRestart) {
   }
 }
 
+TEST(InitEnv, RoundsOfTheLauncherDoNotMix) {
+  std::unique_ptr<TcpStoreServer> launcher = value_or_throw(TcpStoreServer::start({.host = "localhost"}));
+  // The second round is of another size though no restart was counted, and the first one's keys are still there.
+  int world_size = 2;
+  for (const char* round : {"0", "1"}) {
+    Environment environment({{"MASTER_ADDR", "localhost"},
+                             {"MASTER_PORT", absl::StrCat(launcher->port())},
+                             {"TORCHELASTIC_USE_AGENT_STORE", "True"},
+                             {"TORCHELASTIC_RESTART_COUNT", "0"},
+                             {"GRADWIRE_ROUND", round}});
+    std::vector<Member> members;
+    for (int rank = 0; rank < world_size; ++rank) members.push_back({"env://", rank, world_size});
+    expect_met(meet(members));
+    ++world_size;
+  }
+  TcpStore direct("localhost", launcher->port());
+  EXPECT_EQ(direct.get("round_0/rendezvous//world_size"), "2");
+  EXPECT_EQ(direct.get("round_1/rendezvous//world_size"), "3");
+}
+
+TEST(InitEnv, RoundThatIsNoNumberIsNamed) {
+  Environment environment({{"MASTER_ADDR", "localhost"},
+                           {"MASTER_PORT", "1"},
+                           {"TORCHELASTIC_USE_AGENT_STORE", "True"},
+                           {"GRADWIRE_ROUND", "../1"}});
+  EXPECT_THAT(std::string(rendezvous("env://", 0, 1).status().message()), HasSubstr("GRADWIRE_ROUND"));
+}
+
+TEST(InitEnv, OtherStartersSayRankAndWorldSize) {
+  const std::string port = absl::StrCat(free_port());
+  using Variables = std::vector<std::pair<const char*, std::string>>;
+  for (Variables variables :
+       {Variables{{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "1"}},
+        Variables{{"PMI_RANK", "0"}, {"PMI_SIZE", "1"}},
+        Variables{{"SLURM_STEP_ID", "0"},
+                  {"SLURM_PROCID", "0"},
+                  {"SLURM_STEP_NUM_TASKS", "1"},
+                  {"SLURM_NTASKS", "9"}},
+        Variables{{"SLURM_STEP_ID", "0"}, {"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "1"}, {"PMI_RANK", "0"}},
+        Variables{{"RANK", "0"},
+                  {"WORLD_SIZE", "1"},
+                  {"OMPI_COMM_WORLD_RANK", "3"},
+                  {"OMPI_COMM_WORLD_SIZE", "4"}}}) {
+    variables.emplace_back("MASTER_PORT", port);
+    Environment environment(variables);
+    expect_met(meet({{"env://"}}));
+  }
+}
+
+TEST(InitEnv, BatchScriptOfSlurmIsNoTask) {
+  // It has the first task's variables, and the others' processes are not there.
+  Environment environment({{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "4"}, {"MASTER_PORT", "1"}});
+  EXPECT_THAT(std::string(rendezvous("env://").status().message()),
+              AllOf(HasSubstr("RANK"), HasSubstr("WORLD_SIZE")));
+}
+
 TEST(InitTcp, MembersWithAndWithoutRanksMeet) {
   const std::string method = absl::StrCat("tcp://localhost:", free_port());
   expect_met(meet({{method, 1, 3}, {method, 0, 3}, {method, 2, 3}}));
@@ -142,6 +209,23 @@ TEST(InitTcp, GroupsOfTwoNamesShareAnAddress) {
   results[0]->store->set("1/key", "red's");
   EXPECT_EQ(results[1]->store->get("1/key"), "red's");
   EXPECT_EQ(results[2]->store->num_keys(), 0);
+}
+
+TEST(InitTcp, StoreThatGroupsOfTwoNamesShareEndsWithTheLast) {
+  const std::string method = absl::StrCat("tcp://localhost:", free_port());
+  const RendezvousOptions red{.timeout = kPatience, .group_name = "red"};
+  const RendezvousOptions blue{.timeout = kPatience, .group_name = "blue"};
+  absl::StatusOr<Rendezvous> first = rendezvous(method, 0, 1, red);
+  ASSERT_TRUE(first.ok()) << first.status();
+  absl::StatusOr<Rendezvous> second = rendezvous(method, 0, 1, blue);
+  ASSERT_TRUE(second.ok()) << second.status();
+  first->store = nullptr;
+  second->store->set("key", "value");
+  EXPECT_EQ(second->store->get("key"), "value");
+  second->store = nullptr;
+  // The port is free again.
+  absl::StatusOr<Rendezvous> third = rendezvous(method, 0, 1);
+  EXPECT_TRUE(third.ok()) << third.status();
 }
 
 TEST(InitTcp, RankThatDoesNotComeIsNamed) {

@@ -1,39 +1,40 @@
 #include "tools/launch_info.h"
 
-#include <cstdlib>
 #include <limits>
+#include <optional>
 #include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "base/error.h"
+#include "store/process_place.h"
+#include "tools/launch/error_file.h"
+#include "tools/launch/gpus.h"
 
 namespace gradwire {
 namespace {
+
+using store::environment_variable;
 
 // Reads variables one after the other and remembers what was wrong, so that one message can name all that is
 // missing.
 class Reader {
  public:
   std::string text(const char* name) {
-    const char* value = std::getenv(name);
-    if (value == nullptr || *value == '\0') {
-      missing_.push_back(name);
-      return "";
-    }
-    return value;
+    const std::optional<std::string> value = environment_variable(name);
+    if (!value) missing_.push_back(name);
+    return value.value_or("");
   }
 
   int number(const char* name, int low, int high = std::numeric_limits<int>::max()) {
-    const std::string value = text(name);
-    int result = low;
-    if (value.empty() || (absl::SimpleAtoi(value, &result) && result >= low && result <= high)) return result;
-    if (wrong_.empty()) {
-      wrong_ = absl::StrCat("environment variable ", name, "=\"", value, "\" is not a number in ", low, "..",
-                            high);
-    }
-    return low;
+    return parse(name, text(name), low, high);
+  }
+
+  // The low end where the variable is not there.
+  int number_if_set(const char* name, int low, int high = std::numeric_limits<int>::max()) {
+    return parse(name, environment_variable(name).value_or(""), low, high);
   }
 
   void require_below(const char* name, int value, const char* bound_name, int bound) {
@@ -53,28 +54,108 @@ class Reader {
   }
 
  private:
+  int parse(const char* name, const std::string& value, int low, int high) {
+    int result = low;
+    if (value.empty() || (absl::SimpleAtoi(value, &result) && result >= low && result <= high)) return result;
+    if (wrong_.empty()) {
+      wrong_ = absl::StrCat("environment variable ", name, "=\"", value, "\" is not a number in ", low, "..",
+                            high);
+    }
+    return low;
+  }
+
   std::vector<std::string> missing_;
   std::string wrong_;
 };
 
-}  // namespace
+// How many tasks Slurm started on a node, from "2(x3),1": two on each of the first three, one on the next. 0 if
+// that does not say it.
+int tasks_on_node(const std::string& list, int node) {
+  for (const absl::string_view part : absl::StrSplit(list, ',')) {
+    const std::vector<absl::string_view> pair = absl::StrSplit(part, "(x");
+    int tasks = 0, nodes = 1;
+    if (!absl::SimpleAtoi(pair[0], &tasks) || tasks < 1) return 0;
+    if (pair.size() > 1 && !absl::SimpleAtoi(pair[1].substr(0, pair[1].find(')')), &nodes)) return 0;
+    if (node < nodes) return tasks;
+    node -= nodes;
+  }
+  return 0;
+}
 
-LaunchInfo LaunchInfo::from_env() {
-  Reader reader;
-  LaunchInfo info;
-  info.rank = reader.number("RANK", 0);
-  info.world_size = reader.number("WORLD_SIZE", 1);
-  info.local_rank = reader.number("LOCAL_RANK", 0);
-  info.local_world_size = reader.number("LOCAL_WORLD_SIZE", 1);
+// What mpirun and srun do not say, or say in variables of their own.
+void read_without_launcher(Reader& reader, LaunchInfo& info) {
+  info.group_rank = environment_variable("SLURM_STEP_NUM_NODES") ? reader.number("SLURM_NODEID", 0) : -1;
+  info.group_world_size = reader.number_if_set("SLURM_STEP_NUM_NODES", 0);
+  if (info.local_world_size == 0 && info.group_rank >= 0) {
+    info.local_world_size =
+        tasks_on_node(environment_variable("SLURM_STEP_TASKS_PER_NODE").value_or(""), info.group_rank);
+  }
+  info.role = environment_variable("ROLE_NAME").value_or("default");
+  info.role_rank = info.rank;
+  info.role_world_size = info.world_size;
+  info.master_addr = environment_variable("MASTER_ADDR").value_or("");
+  info.master_port = reader.number_if_set("MASTER_PORT", 0, 65535);
+  info.run_id = environment_variable("SLURM_JOB_ID").value_or("");
+}
+
+void read_from_launcher(Reader& reader, LaunchInfo& info) {
   info.group_rank = reader.number("GROUP_RANK", 0);
+  info.group_world_size = reader.number_if_set("GROUP_WORLD_SIZE", 0);
   info.role = reader.text("ROLE_NAME");
   info.role_rank = reader.number("ROLE_RANK", 0);
+  info.role_world_size = reader.number_if_set("ROLE_WORLD_SIZE", 0);
   info.master_addr = reader.text("MASTER_ADDR");
   info.master_port = reader.number("MASTER_PORT", 1, 65535);
-  reader.require_below("RANK", info.rank, "WORLD_SIZE", info.world_size);
-  reader.require_below("LOCAL_RANK", info.local_rank, "LOCAL_WORLD_SIZE", info.local_world_size);
+  info.run_id = environment_variable("TORCHELASTIC_RUN_ID").value_or("");
+  info.restart_count = reader.number_if_set("TORCHELASTIC_RESTART_COUNT", 0);
+  info.max_restarts = reader.number_if_set("TORCHELASTIC_MAX_RESTARTS", 0);
+  info.round = reader.number_if_set("GRADWIRE_ROUND", 0);
+}
+
+}  // namespace
+
+std::string LaunchInfo::name() const { return absl::StrCat(role, role_rank); }
+
+std::string LaunchInfo::device() const {
+#ifdef GRADWIRE_CUDA
+  return value_or_throw(tools::choose_device(tools::count_visible_gpus(), local_rank, local_world_size));
+#else
+  return "cpu";
+#endif
+}
+
+LaunchInfo LaunchInfo::from_env() {
+  tools::record_uncaught_exceptions();
+  const store::PlaceVariables place = store::place_variables();
+  Reader reader;
+  LaunchInfo info;
+  info.rank = reader.number(place.rank, 0);
+  info.world_size = reader.number(place.world_size, 1);
+  info.local_rank = reader.number(place.local_rank, 0);
+  if (place.local_world_size != nullptr) info.local_world_size = reader.number(place.local_world_size, 1);
+  if (place.from_launcher) {
+    read_from_launcher(reader, info);
+  } else {
+    read_without_launcher(reader, info);
+  }
+  reader.require_below(place.rank, info.rank, place.world_size, info.world_size);
+  if (place.local_world_size != nullptr) {
+    reader.require_below(place.local_rank, info.local_rank, place.local_world_size, info.local_world_size);
+  }
   reader.throw_if_wrong();
   return info;
+}
+
+void record_error(const std::exception& error) {
+  absl::Status status;
+  if (const Error* own = dynamic_cast<const Error*>(&error)) {
+    status = own->status();
+  } else if (const std::exception_ptr current = std::current_exception()) {
+    status = status_from_exception(current);
+  } else {
+    status = absl::UnknownError(error.what());
+  }
+  tools::write_error_file(status);
 }
 
 }  // namespace gradwire

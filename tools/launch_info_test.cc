@@ -1,12 +1,16 @@
 #include "tools/launch_info.h"
 
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cstdlib>
+#include <fstream>
 #include <map>
 #include <string>
 
 #include "base/error.h"
+#include "tools/launch/error_file.h"
 
 namespace gradwire {
 namespace {
@@ -14,6 +18,7 @@ namespace {
 class LaunchInfoFromEnv : public testing::Test {
  protected:
   void SetUp() override {
+    for (const char* name : kOther) unsetenv(name);
     for (const auto& [name, value] : kAll) setenv(name.c_str(), value.c_str(), 1);
   }
 
@@ -30,6 +35,30 @@ class LaunchInfoFromEnv : public testing::Test {
       {"RANK", "5"},           {"WORLD_SIZE", "8"},     {"LOCAL_RANK", "1"}, {"LOCAL_WORLD_SIZE", "4"},
       {"GROUP_RANK", "1"},     {"ROLE_NAME", "worker"}, {"ROLE_RANK", "3"},  {"MASTER_ADDR", "host"},
       {"MASTER_PORT", "29500"}};
+  static constexpr const char* kOther[] = {"GROUP_WORLD_SIZE",
+                                           "ROLE_WORLD_SIZE",
+                                           "TORCHELASTIC_RUN_ID",
+                                           "TORCHELASTIC_RESTART_COUNT",
+                                           "TORCHELASTIC_MAX_RESTARTS",
+                                           "TORCHELASTIC_ERROR_FILE",
+                                           "GRADWIRE_ROUND",
+                                           "OMPI_COMM_WORLD_RANK",
+                                           "OMPI_COMM_WORLD_SIZE",
+                                           "OMPI_COMM_WORLD_LOCAL_RANK",
+                                           "OMPI_COMM_WORLD_LOCAL_SIZE",
+                                           "SLURM_JOB_ID",
+                                           "SLURM_STEP_ID",
+                                           "SLURM_STEP_NUM_NODES",
+                                           "SLURM_STEP_NUM_TASKS",
+                                           "SLURM_STEP_TASKS_PER_NODE",
+                                           "SLURM_NODEID",
+                                           "SLURM_PROCID",
+                                           "SLURM_LOCALID"};
+
+  void set_only(const std::map<std::string, std::string>& variables) {
+    for (const auto& [name, value] : kAll) unsetenv(name.c_str());
+    for (const auto& [name, value] : variables) setenv(name.c_str(), value.c_str(), 1);
+  }
 };
 
 TEST_F(LaunchInfoFromEnv, AllIsRead) {
@@ -43,7 +72,135 @@ TEST_F(LaunchInfoFromEnv, AllIsRead) {
   EXPECT_EQ(info.role_rank, 3);
   EXPECT_EQ(info.master_addr, "host");
   EXPECT_EQ(info.master_port, 29500);
+#ifndef GRADWIRE_CUDA
   EXPECT_EQ(info.device(), "cpu");
+#endif
+  EXPECT_EQ(info.name(), "worker3");
+  EXPECT_EQ(info.group_world_size, 0);
+  EXPECT_EQ(info.run_id, "");
+}
+
+TEST_F(LaunchInfoFromEnv, WhatOnlyLaunchersOfTodaySayIsRead) {
+  for (const auto& [name, value] : std::map<std::string, std::string>{{"GROUP_WORLD_SIZE", "2"},
+                                                                      {"ROLE_WORLD_SIZE", "6"},
+                                                                      {"TORCHELASTIC_RUN_ID", "job"},
+                                                                      {"TORCHELASTIC_RESTART_COUNT", "1"},
+                                                                      {"TORCHELASTIC_MAX_RESTARTS", "3"},
+                                                                      {"GRADWIRE_ROUND", "4"}}) {
+    setenv(name.c_str(), value.c_str(), 1);
+  }
+  const LaunchInfo info = LaunchInfo::from_env();
+  EXPECT_EQ(info.group_world_size, 2);
+  EXPECT_EQ(info.role_world_size, 6);
+  EXPECT_EQ(info.run_id, "job");
+  EXPECT_EQ(info.restart_count, 1);
+  EXPECT_EQ(info.max_restarts, 3);
+  EXPECT_EQ(info.round, 4);
+  setenv("GRADWIRE_ROUND", "x", 1);
+  EXPECT_EQ(failure().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(LaunchInfoFromEnv, MpirunSaysRanksAndNoStore) {
+  set_only({{"OMPI_COMM_WORLD_RANK", "5"},
+            {"OMPI_COMM_WORLD_SIZE", "6"},
+            {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
+            {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}});
+  LaunchInfo info = LaunchInfo::from_env();
+  EXPECT_EQ(info.rank, 5);
+  EXPECT_EQ(info.world_size, 6);
+  EXPECT_EQ(info.local_rank, 1);
+  EXPECT_EQ(info.local_world_size, 2);
+  EXPECT_EQ(info.group_rank, -1);
+  EXPECT_EQ(info.name(), "default5");
+  EXPECT_EQ(info.role_world_size, 6);
+  EXPECT_EQ(info.master_addr, "");
+  EXPECT_EQ(info.master_port, 0);
+  setenv("MASTER_ADDR", "h", 1);
+  setenv("MASTER_PORT", "77", 1);
+  info = LaunchInfo::from_env();
+  EXPECT_EQ(info.master_addr, "h");
+  EXPECT_EQ(info.master_port, 77);
+  setenv("OMPI_COMM_WORLD_RANK", "6", 1);
+  EXPECT_NE(failure().message().find("OMPI_COMM_WORLD_RANK=6"), absl::string_view::npos) << failure();
+}
+
+TEST_F(LaunchInfoFromEnv, SrunSaysTheNodesToo) {
+  const std::map<std::string, std::string> step = {
+      {"SLURM_JOB_ID", "9"},         {"SLURM_STEP_ID", "0"}, {"SLURM_STEP_NUM_NODES", "3"},
+      {"SLURM_STEP_NUM_TASKS", "7"}, {"SLURM_NODEID", "2"},  {"SLURM_STEP_TASKS_PER_NODE", "2(x2),3"},
+      {"SLURM_PROCID", "6"},         {"SLURM_LOCALID", "2"}};
+  set_only(step);
+  LaunchInfo info = LaunchInfo::from_env();
+  EXPECT_EQ(info.rank, 6);
+  EXPECT_EQ(info.world_size, 7);
+  EXPECT_EQ(info.local_rank, 2);
+  EXPECT_EQ(info.local_world_size, 3);
+  EXPECT_EQ(info.group_rank, 2);
+  EXPECT_EQ(info.group_world_size, 3);
+  EXPECT_EQ(info.run_id, "9");
+  setenv("SLURM_STEP_TASKS_PER_NODE", "nonsense", 1);
+  EXPECT_EQ(LaunchInfo::from_env().local_world_size, 0);
+  // A batch script's variables are not a task's.
+  unsetenv("SLURM_STEP_ID");
+  EXPECT_NE(failure().message().find("RANK, WORLD_SIZE"), absl::string_view::npos) << failure();
+}
+
+// Runs `body` in a child whose error file is `path` and returns how it ended.
+template <class Body>
+int run_child(const std::string& path, Body body) {
+  const pid_t child = fork();
+  if (child == 0) {
+    setenv("TORCHELASTIC_ERROR_FILE", path.c_str(), 1);
+    // What the chain ends with says itself on standard error; the test's own output need not have it.
+    close(STDERR_FILENO);
+    body();
+    _exit(0);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  return status;
+}
+
+TEST_F(LaunchInfoFromEnv, UncaughtErrorIsLeftForTheLauncher) {
+  const std::string path = testing::TempDir() + "/uncaught.json";
+  const int status = run_child(path, []() noexcept {
+    LaunchInfo::from_env();
+    throw_if_error(with_worker(absl::UnavailableError("the peer is gone"), "trainer1"));
+  });
+  EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT);
+  absl::StatusOr<tools::ErrorRecord> record = tools::read_error_file(path);
+  ASSERT_TRUE(record.ok()) << record.status();
+  EXPECT_EQ(record->message, "UNAVAILABLE: the peer is gone [worker \"trainer1\"]");
+  ASSERT_TRUE(record->time.has_value());
+  EXPECT_LT(absl::AbsDuration(*record->time - absl::Now()), absl::Minutes(5));
+}
+
+TEST_F(LaunchInfoFromEnv, ChildOfTheWorkerLeavesNothing) {
+  const std::string path = testing::TempDir() + "/grandchild.json";
+  run_child(path, [] {
+    LaunchInfo::from_env();
+    const pid_t child = fork();
+    if (child == 0) []() noexcept { throw_if_error(absl::InternalError("not the worker's")); }();
+    int status = 0;
+    waitpid(child, &status, 0);
+  });
+  EXPECT_EQ(tools::read_error_file(path).status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST_F(LaunchInfoFromEnv, CaughtErrorIsRecordedWhereTheProgramSaysSo) {
+  const std::string path = testing::TempDir() + "/caught.json";
+  EXPECT_EQ(run_child(path,
+                      [] {
+                        try {
+                          throw std::out_of_range("at 3");
+                        } catch (const std::exception& error) {
+                          record_error(error);
+                        }
+                      }),
+            0);
+  EXPECT_EQ(tools::read_error_file(path)->message, "std::out_of_range: at 3");
+  // Without a launcher nothing happens.
+  record_error(std::runtime_error("unseen"));
 }
 
 TEST_F(LaunchInfoFromEnv, EachMissingVariableIsNamed) {
