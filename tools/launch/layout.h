@@ -7,11 +7,18 @@
 
 namespace gradwire::tools {
 
-// What one node brings to the job.
+// Some workers of one node that do the same.
+struct RoleCount {
+  std::string name;
+  int count = 0;
+  bool operator==(const RoleCount&) const = default;
+};
+
+// What one node brings to the job. Its local ranks run through the roles in their order.
 struct NodeEntry {
   std::string host;
-  std::string role;
-  int local_world_size = 0;
+  std::vector<RoleCount> roles;
+  int local_world_size() const;
   bool operator==(const NodeEntry&) const = default;
 };
 
@@ -28,9 +35,13 @@ struct WorkerPlace {
   int role_world_size = 0;
 };
 
-// The places of the workers of node `node_rank`: ranks run through the nodes in order, role ranks through the
-// nodes of the same role. Nodes may differ in size. InvalidArgument if the job would have more than 2^30
-// workers.
+// The places of the workers of node `node_rank`: ranks run through the nodes in order, role ranks through all
+// workers of the same role in the order of their ranks. Nodes may differ in size. InvalidArgument if the job
+// would have more than 2^30 workers.
 absl::StatusOr<std::vector<WorkerPlace>> lay_out_ranks(const std::vector<NodeEntry>& nodes, int node_rank);
+
+// How a worker's lines are marked when they are teed, "trainer1": its role and its number among this node's
+// workers of that role, which is the local rank where all have one role.
+std::string local_name(const std::vector<RoleCount>& roles, int local_rank);
 
 }  // namespace gradwire::tools

@@ -1,0 +1,43 @@
+#include "tests/simulation/rendezvous/bugs.h"
+
+#include <iostream>
+#include <string>
+
+#include "gtest/gtest.h"
+#include "tests/simulation/instrumented.h"
+#include "tests/simulation/rendezvous/world.h"
+
+// The simulation is worth what it notices: each mistake that the machine can be built with must be found.
+namespace gradwire::rendezvous_simulation {
+namespace {
+
+// Each must be found within so many schedules.
+constexpr uint64_t kMost = 20'000;
+
+TEST(RendezvousBugs, EachIsFound) {
+  for (const auto& [name, bug] : kBugs) {
+    rendezvous::chosen_bug = bug;
+    bool found = false;
+    for (uint64_t seed = 1; seed <= kMost && !found; ++seed) {
+      World world(seed, nullptr);
+      const std::string& violation = world.run();
+      if (violation.empty()) continue;
+      found = true;
+      std::cout << name << ": " << violation
+                << "\n    bazel run //tests/simulation/rendezvous:replay -- --seed=" << seed
+                << " --bug=" << name << "\n";
+    }
+    EXPECT_TRUE(found) << name << " was not found in " << kMost << " schedules";
+  }
+  rendezvous::chosen_bug = rendezvous::DeliberateBug::kNone;
+}
+
+TEST(RendezvousBugs, WithoutOneNothingIsFound) {
+  for (uint64_t seed = 1; seed <= (simulation::kInstrumented ? 200 : 1000); ++seed) {
+    World world(seed, nullptr);
+    EXPECT_EQ(world.run(), "") << "seed " << seed;
+  }
+}
+
+}  // namespace
+}  // namespace gradwire::rendezvous_simulation

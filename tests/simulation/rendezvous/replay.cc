@@ -1,0 +1,46 @@
+#include <algorithm>
+#include <cstdlib>
+#include <iostream>
+#include <iterator>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tests/simulation/rendezvous/bugs.h"
+#include "tests/simulation/rendezvous/world.h"
+
+// Runs one schedule and prints what happened: replay --seed=N [--bug=NAME]. It is built with the switch for deliberate
+// bugs; without --bug the machine does what it does in production.
+int main(int argc, char** argv) {
+  using namespace gradwire;
+  uint64_t seed = 0;
+  bool understood = argc > 1;
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view argument = argv[i];
+    if (argument.starts_with("--seed=")) {
+      seed = std::strtoull(argv[i] + 7, nullptr, 10);
+      continue;
+    }
+    const auto bug = std::find_if(std::begin(rendezvous_simulation::kBugs),
+                                  std::end(rendezvous_simulation::kBugs), [argument](const auto& bug) {
+                                    return argument.starts_with("--bug=") && argument.substr(6) == bug.name;
+                                  });
+    if (bug == std::end(rendezvous_simulation::kBugs)) {
+      understood = false;
+    } else {
+      rendezvous::chosen_bug = bug->bug;
+    }
+  }
+  if (!understood) {
+    std::cerr << "usage: replay --seed=N [--bug=NAME]; the bugs:";
+    for (const auto& [name, bug] : rendezvous_simulation::kBugs) std::cerr << " " << name;
+    std::cerr << "\n";
+    return 2;
+  }
+  std::vector<std::string> trace;
+  rendezvous_simulation::World world(seed, &trace);
+  const std::string& violation = world.run();
+  for (const std::string& line : trace) std::cout << line << "\n";
+  std::cout << world.steps() << " events: " << (violation.empty() ? "all is well" : violation) << "\n";
+  return violation.empty() ? 0 : 1;
+}

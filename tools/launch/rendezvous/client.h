@@ -1,0 +1,112 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
+#include "base/mutex.h"
+#include "store/store.h"
+#include "tools/launch/fd.h"
+#include "tools/launch/rendezvous/rendezvous.h"
+#include "tools/launch/rendezvous/types.h"
+
+namespace gradwire::rendezvous {
+
+struct ClientOptions {
+  // Its node_id and to_time_of_day are filled in when they are not given.
+  Options node;
+  // A store that has been reached and then cannot be for so long is lost: the node ends with Unavailable.
+  absl::Duration store_timeout = absl::Seconds(60);
+};
+
+// A launcher's part in the rendezvous: runs the state machine against a store on a thread of its own, so that the
+// launcher's event loop never waits for the store.
+//
+// A store that cannot be reached at first is tried for join_timeout. What the launcher says is on its way within a
+// fraction of a second.
+//
+// The methods are for one other thread. The destructor ends and joins the thread within two or three seconds, without
+// telling the other nodes anything: leave() does that, and then done().
+class RendezvousClient {
+ public:
+  // Tries to reach the store for so long. Unavailable and DeadlineExceeded: it may come yet. Called on the client's
+  // thread.
+  using OpenStore = std::function<absl::StatusOr<std::shared_ptr<store::Store>>(absl::Duration timeout)>;
+
+  // InvalidArgument as check(); Unavailable when the system has no descriptor left. The clock outlives the client.
+  static absl::StatusOr<std::unique_ptr<RendezvousClient>> start(ClientOptions options, OpenStore open_store,
+                                                                 Clock& clock = Clock::system());
+  ~RendezvousClient();
+  RendezvousClient(const RendezvousClient&) = delete;
+  RendezvousClient& operator=(const RendezvousClient&) = delete;
+
+  // Readable when news() or done() have changed; news() makes it unreadable.
+  int event_fd() const { return event_.get(); }
+  // What is wanted now. What was wanted for a moment only may be missed: a kStop may come without the kRun before it.
+  News news();
+  // The job is over for this node, and nobody needs its launcher any more. True some time after news have kEnded.
+  bool done();
+
+  // As in Rendezvous.
+  void ready();
+  void workers_failed(Failure failure);
+  void workers_done();
+  void store_served(std::string host, int port);
+  void leave(std::string reason);
+
+ private:
+  using Say = std::function<void(Rendezvous&, absl::Time)>;
+
+  RendezvousClient(ClientOptions options, OpenStore open_store, Clock& clock, tools::Fd event);
+
+  void run();
+  absl::Status open();
+  // The next thing to do at the store; at most a slice, or one call that does not come back. An error: the store did
+  // not answer, or nobody knows whether it did.
+  absl::Status serve_once();
+  absl::Status look(const std::vector<std::string>& ids);
+  absl::Status change(const Rendezvous::Wanted::Change& change);
+  absl::Status watch(absl::Duration patience);
+  // Whatever the key holds, at once; none if it is missing.
+  absl::StatusOr<std::optional<std::string>> read_now(const std::string& key);
+  void take_in(std::optional<std::string> bytes);
+  // `began`: when the call did.
+  void on_error(const absl::Status& status, absl::Time began);
+
+  void say(Say what);
+  void take_said();
+  void announce();
+  // Shorter when there is something to hear.
+  void rest(absl::Duration time);
+  bool stopping();
+
+  const ClientOptions options_;
+  const OpenStore open_store_;
+  Clock& clock_;
+  const tools::Fd event_;
+
+  // The thread's own.
+  std::shared_ptr<store::Store> store_;
+  Rendezvous machine_;
+  // The record as last read; known_: it has been since the last call that failed.
+  std::optional<std::string> bytes_;
+  bool known_ = false;
+  std::optional<absl::Time> failing_since_;
+
+  Mutex mutex_;
+  CondVar changed_;
+  News news_ ABSL_GUARDED_BY(mutex_);
+  bool done_ ABSL_GUARDED_BY(mutex_) = false;
+  std::vector<Say> said_ ABSL_GUARDED_BY(mutex_);
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+
+  std::thread thread_;  // last: it uses the rest
+};
+
+}  // namespace gradwire::rendezvous

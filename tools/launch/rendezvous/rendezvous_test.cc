@@ -1,0 +1,303 @@
+#include "tools/launch/rendezvous/rendezvous.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tools/launch/rendezvous/record.h"
+
+namespace gradwire::rendezvous {
+namespace {
+
+using Kind = News::Kind;
+
+// Machines around one store that always answers; each has its turn until none wants anything more.
+class RendezvousTest : public testing::Test {
+ protected:
+  Rendezvous& add(const std::string& host, Settings settings, std::optional<int> rank = std::nullopt,
+                  bool hosts_store = false) {
+    Options options{.node_id = "id-" + host,
+                    .self = {.host = host, .address = host, .roles = {{"worker", 1}}},
+                    .settings = settings,
+                    .node_rank = rank,
+                    .run_id = "job",
+                    .hosts_store = hosts_store};
+    if (settings.min_nodes == settings.max_nodes) options.last_call_timeout = absl::ZeroDuration();
+    EXPECT_TRUE(check(options).ok()) << check(options);
+    nodes_.push_back(std::make_unique<Rendezvous>(options, now_));
+    return *nodes_.back();
+  }
+
+  // False when it wants nothing.
+  bool turn(Rendezvous& node) {
+    if (node.news().kind != Kind::kEnded) node.read(state_, now_);
+    const Rendezvous::Wanted wanted = node.wanted(now_);
+    if (wanted.beat) {
+      if (wanted.beat->value) {
+        beats_[wanted.beat->id] = *wanted.beat->value;
+      } else {
+        beats_.erase(wanted.beat->id);
+      }
+      node.beaten(now_);
+    } else if (!wanted.look_at.empty()) {
+      std::vector<std::optional<std::string>> beats;
+      for (const std::string& id : wanted.look_at) {
+        beats.push_back(beats_.contains(id) ? std::optional(beats_[id]) : std::nullopt);
+      }
+      node.looked(beats, now_);
+    } else if (wanted.change) {
+      if (state_.value_or("") == wanted.change->expected) state_ = wanted.change->desired;
+      node.read(state_, now_);
+    } else {
+      return false;
+    }
+    return true;
+  }
+  void settle() {
+    bool moved = true;
+    while (moved) {
+      moved = false;
+      for (auto& node : nodes_) {
+        while (node != nullptr && !node->done() && turn(*node)) moved = true;
+      }
+    }
+  }
+  void pass(absl::Duration time) {
+    for (const absl::Time end = now_ + time; now_ < end;) {
+      now_ += absl::Seconds(1);
+      settle();
+    }
+  }
+  void crash(Rendezvous& node) {
+    for (auto& other : nodes_) {
+      if (other.get() == &node) other.reset();
+    }
+  }
+  Record record() const { return *decode(*state_); }
+
+  absl::Time now_ = absl::UnixEpoch();
+  std::optional<std::string> state_;
+  std::map<std::string, std::string> beats_;
+  std::vector<std::unique_ptr<Rendezvous>> nodes_;
+};
+
+TEST_F(RendezvousTest, FixedRanksDecideTheOrder) {
+  const Settings settings{.min_nodes = 3, .max_nodes = 3, .fixed_ranks = true};
+  Rendezvous& a = add("a", settings, 2);
+  Rendezvous& b = add("b", settings, 0);
+  Rendezvous& c = add("c", settings, 1);
+  settle();
+  EXPECT_EQ(a.news().round.group_rank, 2);
+  EXPECT_EQ(b.news().round.group_rank, 0);
+  EXPECT_EQ(c.news().round.group_rank, 1);
+}
+
+TEST_F(RendezvousTest, RankGivenTwiceIsRefusedOnceTheOtherIsHeard) {
+  const Settings settings{.min_nodes = 2, .max_nodes = 2, .fixed_ranks = true};
+  add("a", settings, 1);
+  settle();
+  Rendezvous& b = add("b", settings, 1);
+  settle();
+  EXPECT_EQ(b.news().kind, Kind::kWait);
+  pass(absl::Seconds(10));
+  ASSERT_EQ(b.news().kind, Kind::kEnded);
+  EXPECT_EQ(b.news().outcome.status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(b.news().outcome.status.message(),
+            "node rank 1 has been taken by a launcher on a, so the one on b cannot have it: give each node a "
+            "--node_rank "
+            "of its own");
+}
+
+TEST_F(RendezvousTest, LauncherThatWasStartedAgainGetsItsRankBack) {
+  const Settings settings{.min_nodes = 2, .max_nodes = 2, .max_restarts = 1, .fixed_ranks = true};
+  Rendezvous& a = add("a", settings, 0);
+  Rendezvous& b = add("b", settings, 1);
+  settle();
+  ASSERT_EQ(a.news().kind, Kind::kRun);
+  crash(b);
+  Rendezvous& again = add("b2", settings, 1);
+  pass(absl::Seconds(25));
+  EXPECT_EQ(a.news().kind, Kind::kStop);
+  a.ready(now_);
+  settle();
+  EXPECT_EQ(again.news().kind, Kind::kRun);
+  EXPECT_EQ(again.news().round.group_rank, 1);
+  EXPECT_EQ(again.news().round.restarts_used, 1);
+}
+
+TEST_F(RendezvousTest, OtherSettingsAreRefusedAndBothNamed) {
+  add("a", {.min_nodes = 2, .max_nodes = 4, .max_restarts = 1});
+  settle();
+  Rendezvous& b = add("b", {.min_nodes = 2, .max_nodes = 3, .max_restarts = 1});
+  settle();
+  EXPECT_EQ(
+      b.news().outcome.status,
+      absl::InvalidArgumentError(
+          "this node was started with --nnodes=2:3 --max_restarts=1 without node ranks, but the job job has "
+          "--nnodes=2:4 --max_restarts=1 without node ranks: start all nodes alike"));
+}
+
+TEST_F(RendezvousTest, LastCallWaitsForMoreThanMin) {
+  const Settings settings{.min_nodes = 2, .max_nodes = 4};
+  Rendezvous& a = add("a", settings);
+  add("b", settings);
+  pass(absl::Seconds(20));
+  EXPECT_EQ(a.news().kind, Kind::kWait);
+  add("c", settings);
+  pass(absl::Seconds(11));
+  ASSERT_EQ(a.news().kind, Kind::kRun);
+  EXPECT_EQ(a.news().round.nodes.size(), 3u);
+}
+
+TEST_F(RendezvousTest, WorkersFailureRestartsWithoutALastCall) {
+  const Settings settings{.min_nodes = 1, .max_nodes = 4, .max_restarts = 1};
+  Rendezvous& a = add("a", settings);
+  Rendezvous& b = add("b", settings);
+  pass(absl::Seconds(31));
+  ASSERT_EQ(b.news().kind, Kind::kRun);
+  a.workers_failed({.rank = 0, .exit_code = 1}, now_);
+  settle();
+  ASSERT_EQ(b.news().kind, Kind::kStop);
+  a.ready(now_);
+  settle();
+  EXPECT_EQ(a.news().kind, Kind::kWait);  // for b
+  b.ready(now_);
+  settle();
+  EXPECT_EQ(a.news().kind, Kind::kRun);
+  EXPECT_EQ(a.news().round.round, 1);
+}
+
+TEST_F(RendezvousTest, NodeThatArrivesIsLetInAndNothingIsCounted) {
+  const Settings settings{.min_nodes = 1, .max_nodes = 2};
+  Rendezvous& a = add("a", settings);
+  pass(absl::Seconds(31));
+  Rendezvous& b = add("b", settings);
+  settle();
+  ASSERT_EQ(a.news().kind, Kind::kStop);
+  a.ready(now_);
+  settle();
+  EXPECT_EQ(b.news().kind, Kind::kRun);
+  EXPECT_EQ(b.news().round.nodes.size(), 2u);
+  EXPECT_EQ(b.news().round.group_rank, 1);
+  EXPECT_EQ(b.news().round.restarts_used, 0);
+}
+
+TEST_F(RendezvousTest, SpareNodeTakesThePlaceOfOneThatLeaves) {
+  const Settings settings{.min_nodes = 2, .max_nodes = 2};
+  Rendezvous& a = add("a", settings);
+  Rendezvous& b = add("b", settings);
+  Rendezvous& spare = add("c", settings);
+  settle();
+  ASSERT_EQ(spare.news().kind, Kind::kWait);
+  b.leave("was stopped by SIGTERM", now_);
+  settle();
+  EXPECT_EQ(b.news().outcome.status.code(), absl::StatusCode::kCancelled);
+  a.ready(now_);
+  settle();
+  EXPECT_EQ(spare.news().kind, Kind::kRun);
+  EXPECT_EQ(record().restarts_used, 0);
+}
+
+TEST_F(RendezvousTest, HostOfTheStoreThatLeavesEndsTheJob) {
+  const Settings settings{.min_nodes = 1, .max_nodes = 2, .max_restarts = 1};
+  Rendezvous& host = add("a", settings, std::nullopt, /*hosts_store=*/true);
+  Rendezvous& other = add("b", settings);
+  settle();
+  host.leave("was stopped by SIGTERM", now_);
+  settle();
+  ASSERT_EQ(other.news().kind, Kind::kEnded);
+  EXPECT_EQ(other.news().outcome.status.message(),
+            "node a, which serves the job's store, was stopped by SIGTERM");
+  EXPECT_TRUE(host.done());
+}
+
+TEST_F(RendezvousTest, NodeTakenForLostStopsAndEntersAgain) {
+  const Settings settings{.min_nodes = 1, .max_nodes = 2, .max_restarts = 1};
+  Rendezvous& a = add("a", settings);
+  Rendezvous& b = add("b", settings);
+  settle();
+  ASSERT_EQ(b.news().kind, Kind::kRun);
+  // b stands still.
+  std::unique_ptr<Rendezvous> paused = std::move(nodes_[1]);
+  pass(absl::Seconds(30));
+  a.ready(now_);
+  settle();
+  nodes_[1] = std::move(paused);
+  settle();
+  ASSERT_EQ(b.news().kind, Kind::kStop);
+  EXPECT_EQ(record().waiting.size(), 0u);
+  b.ready(now_);
+  settle();
+  EXPECT_NE(b.id(), "id-b");
+  a.ready(now_);
+  pass(absl::Seconds(31));
+  EXPECT_EQ(a.news().kind, Kind::kRun);
+  EXPECT_EQ(b.news().kind, Kind::kRun);
+  EXPECT_EQ(b.news().round.nodes.size(), 2u);
+}
+
+TEST_F(RendezvousTest, NodesThatCameLaterGoOnWhenAllParticipantsHaveDied) {
+  const Settings settings{.min_nodes = 1, .max_nodes = 1, .max_restarts = 1};
+  Rendezvous& a = add("a", settings);
+  Rendezvous& b = add("b", settings);
+  settle();
+  crash(a);
+  pass(absl::Seconds(30));
+  EXPECT_EQ(b.news().kind, Kind::kRun);
+}
+
+// Found by the simulation, seed 45310.
+TEST_F(RendezvousTest, RankOfADeadNodeThatWasDoneIsGivenAgainOnceTheRoundIsOver) {
+  const Settings settings{.min_nodes = 2, .max_nodes = 2, .max_restarts = 1, .fixed_ranks = true};
+  Rendezvous& a = add("a", settings, 0);
+  Rendezvous& b = add("b", settings, 1);
+  settle();
+  b.workers_done(now_);
+  settle();
+  crash(a);
+  crash(b);
+  Rendezvous& c = add("c", settings, 1);
+  pass(absl::Seconds(50));
+  Rendezvous& d = add("d", settings, 0);
+  settle();
+  EXPECT_EQ(c.news().kind, Kind::kRun);
+  EXPECT_EQ(d.news().round.round, 1);
+}
+
+TEST_F(RendezvousTest, NodeThatIsDoneIsNotMissed) {
+  const Settings settings{.min_nodes = 2, .max_nodes = 2};
+  Rendezvous& a = add("a", settings);
+  Rendezvous& b = add("b", settings);
+  settle();
+  a.workers_done(now_);
+  settle();
+  crash(a);
+  pass(absl::Minutes(2));
+  EXPECT_EQ(b.news().kind, Kind::kRun);
+  b.workers_done(now_);
+  settle();
+  EXPECT_TRUE(b.news().outcome.status.ok());
+}
+
+TEST_F(RendezvousTest, RecordThatVanishesEndsTheNode) {
+  Rendezvous& a = add("a", {});
+  settle();
+  a.read(std::nullopt, now_);
+  EXPECT_EQ(a.news().outcome.status.code(), absl::StatusCode::kUnavailable);
+}
+
+TEST_F(RendezvousTest, AnswerThatComesAfterALaterOneIsIgnored) {
+  Rendezvous& a = add("a", {.min_nodes = 1, .max_nodes = 2});
+  turn(a), turn(a), turn(a);
+  const std::string old = *state_;
+  pass(absl::Seconds(31));
+  ASSERT_EQ(a.news().kind, Kind::kRun);
+  a.read(old, now_);
+  EXPECT_EQ(a.news().kind, Kind::kRun);
+}
+
+}  // namespace
+}  // namespace gradwire::rendezvous

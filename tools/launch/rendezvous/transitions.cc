@@ -1,0 +1,132 @@
+#include "tools/launch/rendezvous/transitions.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "tools/launch/rendezvous/deliberate_bug.h"
+
+namespace gradwire::rendezvous {
+namespace {
+
+bool room(const Record& record) {
+  return static_cast<int>(record.participants.size()) < record.settings.max_nodes ||
+         deliberate_bug(DeliberateBug::kAboveMax);
+}
+
+}  // namespace
+
+Record first_record(const Member& me, const Settings& settings, absl::string_view run_id) {
+  Record record{.origin = me.id, .run_id = std::string(run_id), .settings = settings};
+  enter(record, me);
+  return record;
+}
+
+const Member* find(const Record& record, absl::string_view id) {
+  for (const std::vector<Member>* members : {&record.participants, &record.waiting}) {
+    for (const Member& member : *members) {
+      if (member.id == id) return &member;
+    }
+  }
+  return nullptr;
+}
+
+const Member* find_rank(const Record& record, const Member& me) {
+  if (!me.rank) return nullptr;
+  for (const std::vector<Member>* members : {&record.participants, &record.waiting}) {
+    for (const Member& member : *members) {
+      if (member.rank == me.rank && member.id != me.id) return &member;
+    }
+  }
+  return nullptr;
+}
+
+int count_nodes(const Record& record) {
+  return static_cast<int>(record.participants.size() + record.waiting.size());
+}
+
+void enter(Record& record, Member member) {
+  member.ready = true;
+  member.done = false;
+  const bool takes_part = record.phase == Phase::kJoining && room(record);
+  (takes_part ? record.participants : record.waiting).push_back(std::move(member));
+}
+
+void remove(Record& record, absl::string_view id) {
+  const auto is_it = [id](const Member& member) { return member.id == id; };
+  std::erase_if(record.participants, is_it);
+  std::erase_if(record.waiting, is_it);
+}
+
+void let_in_waiting(Record& record) {
+  if (deliberate_bug(DeliberateBug::kIgnoreWaiting)) return;
+  std::size_t next = 0;
+  for (; next < record.waiting.size() && room(record); ++next) {
+    record.participants.push_back(std::move(record.waiting[next]));
+  }
+  record.waiting.erase(record.waiting.begin(), record.waiting.begin() + next);
+}
+
+bool could_grow(const Record& record) {
+  if (deliberate_bug(DeliberateBug::kIgnoreWaiting)) return false;
+  return !record.waiting.empty() && room(record) &&
+         std::none_of(record.participants.begin(), record.participants.end(),
+                      [](const Member& member) { return member.done; });
+}
+
+bool may_run(const Record& record) {
+  if (static_cast<int>(record.participants.size()) < record.settings.min_nodes &&
+      !deliberate_bug(DeliberateBug::kBelowMin)) {
+    return false;
+  }
+  return std::all_of(record.participants.begin(), record.participants.end(), [](const Member& member) {
+    return member.ready || deliberate_bug(DeliberateBug::kRunUnready);
+  });
+}
+
+void run(Record& record) {
+  record.phase = Phase::kRunning;
+  record.call_off = 0;
+  if (deliberate_bug(DeliberateBug::kRunUnready)) {
+    for (Member& member : record.participants) member.ready = true;
+  }
+  if (!record.settings.fixed_ranks) return;
+  std::sort(record.participants.begin(), record.participants.end(),
+            [](const Member& a, const Member& b) { return a.rank < b.rank; });
+}
+
+void begin_next(Record& record, bool complete) {
+  record.phase = Phase::kJoining;
+  ++record.round;
+  record.store.reset();
+  for (Member& member : record.participants) member.ready = member.done = false;
+  const int count = static_cast<int>(record.participants.size());
+  record.call_off = complete && count >= record.settings.min_nodes ? count : 0;
+  let_in_waiting(record);
+}
+
+void fail(Record& record, Failure failure, bool complete) {
+  const int budget = record.settings.max_restarts + (deliberate_bug(DeliberateBug::kOverBudget) ? 1 : 0);
+  if (record.restarts_used >= budget) return close_failed(record, std::move(failure));
+  ++record.restarts_used;
+  record.failure = std::move(failure);
+  begin_next(record, complete);
+}
+
+void close_failed(Record& record, Failure failure) {
+  record.phase = Phase::kClosed;
+  record.call_off = 0;
+  record.failure = std::move(failure);
+}
+
+void close_if_done(Record& record) {
+  const auto done = [](const Member& member) { return member.done; };
+  const bool all = deliberate_bug(DeliberateBug::kDoneAlone)
+                       ? std::any_of(record.participants.begin(), record.participants.end(), done)
+                       : std::all_of(record.participants.begin(), record.participants.end(), done);
+  if (!all) return;
+  record.phase = Phase::kClosed;
+  record.failure.reset();
+  record.succeeded = true;
+}
+
+}  // namespace gradwire::rendezvous
