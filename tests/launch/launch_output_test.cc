@@ -130,7 +130,7 @@ TEST(LaunchOutput, WithoutALogDirectoryATemporaryOneIsNamed) {
   const size_t begin = at + sizeof(kSaid) - 1;
   const std::string directory = err.substr(begin, err.find('\n', begin) - begin);
   EXPECT_TRUE(absl::StartsWith(directory, temporary)) << directory;
-  EXPECT_EQ(file_text(directory + "/0/stdout.log"), "here\n");
+  EXPECT_EQ(file_text(directory + "/attempt_0/0/stdout.log"), "here\n");
 }
 
 TEST(LaunchOutput, SecondRunOfOneIdDoesNotTouchTheFirstOnesFiles) {

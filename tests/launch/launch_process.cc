@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -49,7 +50,8 @@ void suppress(const char* sanitizer, const std::string& file) {
 
 }  // namespace
 
-LaunchProcess::LaunchProcess(std::vector<std::string> args, std::map<std::string, std::string> environment) {
+LaunchProcess::LaunchProcess(std::vector<std::string> args, std::map<std::string, std::string> environment,
+                             int network) {
   static std::atomic<int> number{0};
   const std::string stem = absl::StrCat(testing::TempDir(), "/launch.", getpid(), ".", ++number);
   out_path_ = stem + ".out";
@@ -70,6 +72,7 @@ LaunchProcess::LaunchProcess(std::vector<std::string> args, std::map<std::string
     suppress("TSAN_OPTIONS", "tsan_suppressions.txt");
     suppress("LSAN_OPTIONS", "lsan_suppressions.txt");
     for (const auto& [name, value] : environment) setenv(name.c_str(), value.c_str(), 1);
+    if (network >= 0 && setns(network, CLONE_NEWNET) != 0) _exit(126);
     execv(argv[0], argv.data());
     _exit(127);
   }

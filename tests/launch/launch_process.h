@@ -15,7 +15,9 @@ namespace gradwire::tests {
 // Not thread-safe. The destructor kills the launcher if it runs.
 class LaunchProcess {
  public:
-  explicit LaunchProcess(std::vector<std::string> args, std::map<std::string, std::string> environment = {});
+  // `network`: a namespace to start it in, as setns(2) takes it; -1: the test's own.
+  explicit LaunchProcess(std::vector<std::string> args, std::map<std::string, std::string> environment = {},
+                         int network = -1);
   ~LaunchProcess();
   LaunchProcess(const LaunchProcess&) = delete;
   LaunchProcess& operator=(const LaunchProcess&) = delete;

@@ -15,7 +15,7 @@ bool has_variable(const std::vector<std::string>& environment, const std::string
 }
 
 std::vector<std::string> worker_environment(const std::vector<std::string>& base, const WorkerPlace& place,
-                                            const JobAddress& job) {
+                                            const JobAddress& job, const std::string& error_file) {
   std::map<std::string, std::string> set = {
       {"RANK", absl::StrCat(place.rank)},
       {"WORLD_SIZE", absl::StrCat(place.world_size)},
@@ -28,17 +28,20 @@ std::vector<std::string> worker_environment(const std::vector<std::string>& base
       {"ROLE_WORLD_SIZE", absl::StrCat(place.role_world_size)},
       {"MASTER_ADDR", job.master_addr},
       {"MASTER_PORT", absl::StrCat(job.master_port)},
-      {"TORCHELASTIC_RESTART_COUNT", "0"},
-      {"TORCHELASTIC_MAX_RESTARTS", "0"},
+      {"TORCHELASTIC_RESTART_COUNT", absl::StrCat(job.restart_count)},
+      {"TORCHELASTIC_MAX_RESTARTS", absl::StrCat(job.max_restarts)},
       {"TORCHELASTIC_RUN_ID", job.run_id},
       // The store runs in the launcher: rank 0 connects to it like everyone else.
       {"TORCHELASTIC_USE_AGENT_STORE", "True"},
+      {"TORCHELASTIC_ERROR_FILE", error_file},
+      {"GRADWIRE_ROUND", absl::StrCat(job.round)},
   };
   if (!has_variable(base, "OMP_NUM_THREADS")) set["OMP_NUM_THREADS"] = "1";
   std::vector<std::string> environment;
   for (const std::string& variable : base) {
     if (set.count(variable.substr(0, variable.find('='))) == 0) environment.push_back(variable);
   }
+  if (error_file.empty()) set.erase("TORCHELASTIC_ERROR_FILE");
   for (const auto& [name, value] : set) environment.push_back(absl::StrCat(name, "=", value));
   return environment;
 }

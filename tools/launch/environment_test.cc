@@ -22,7 +22,7 @@ std::map<std::string, std::string> as_map(const std::vector<std::string>& enviro
 
 TEST(LayOutRanks, NodesOfTwoRolesAndSizesAreNumberedThrough) {
   const std::vector<NodeEntry> nodes = {
-      {"a", "ps", 1}, {"b", "trainer", 3}, {"c", "ps", 2}, {"d", "trainer", 2}};
+      {"a", {{"ps", 1}}}, {"b", {{"trainer", 3}}}, {"c", {{"ps", 2}}}, {"d", {{"trainer", 2}}}};
   absl::StatusOr<std::vector<WorkerPlace>> places = lay_out_ranks(nodes, 3);
   ASSERT_TRUE(places.ok());
   ASSERT_EQ(places->size(), 2u);
@@ -38,8 +38,44 @@ TEST(LayOutRanks, NodesOfTwoRolesAndSizesAreNumberedThrough) {
   EXPECT_EQ(last.role_world_size, 5);
 }
 
+TEST(LayOutRanks, RolesOfANodeAreLaidOutInTheirOrder) {
+  const std::vector<NodeEntry> nodes = {{"a", {{"server", 1}, {"trainer", 2}}},
+                                        {"b", {{"trainer", 2}, {"server", 1}}}};
+  struct Row {
+    int rank;
+    std::string role;
+    int role_rank;
+    int role_world_size;
+    bool operator==(const Row&) const = default;
+  };
+  std::vector<Row> rows;
+  for (int node : {0, 1}) {
+    absl::StatusOr<std::vector<WorkerPlace>> places = lay_out_ranks(nodes, node);
+    ASSERT_TRUE(places.ok());
+    for (const WorkerPlace& place : *places) {
+      EXPECT_EQ(place.local_world_size, 3);
+      EXPECT_EQ(place.local_rank, place.rank - 3 * node);
+      rows.push_back({place.rank, place.role, place.role_rank, place.role_world_size});
+    }
+  }
+  EXPECT_EQ(rows, (std::vector<Row>{{0, "server", 0, 2},
+                                    {1, "trainer", 0, 4},
+                                    {2, "trainer", 1, 4},
+                                    {3, "trainer", 2, 4},
+                                    {4, "trainer", 3, 4},
+                                    {5, "server", 1, 2}}));
+}
+
+TEST(LocalName, CountsWithinTheRole) {
+  const std::vector<RoleCount> roles = {{"server", 1}, {"trainer", 2}};
+  EXPECT_EQ(local_name(roles, 0), "server0");
+  EXPECT_EQ(local_name(roles, 1), "trainer0");
+  EXPECT_EQ(local_name(roles, 2), "trainer1");
+  EXPECT_EQ(local_name({{"default", 4}}, 3), "default3");
+}
+
 TEST(LayOutRanks, TooManyWorkersAreRefused) {
-  const std::vector<NodeEntry> nodes(2048, NodeEntry{"a", "r", 1 << 20});
+  const std::vector<NodeEntry> nodes(2048, NodeEntry{"a", {{"r", 1 << 20}}});
   EXPECT_EQ(lay_out_ranks(nodes, 0).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
@@ -53,9 +89,14 @@ TEST(WorkerEnvironment, EveryVariableOfTorchrunIsSet) {
                           .role = "trainer",
                           .role_rank = 3,
                           .role_world_size = 6};
-  const auto environment =
-      as_map(worker_environment({"PATH=/bin", "RANK=9", "EMPTY=", "RANKS=kept"}, place,
-                                {.master_addr = "host", .master_port = 1234, .run_id = "job"}));
+  const auto environment = as_map(worker_environment({"PATH=/bin", "RANK=9", "EMPTY=", "RANKS=kept"}, place,
+                                                     {.master_addr = "host",
+                                                      .master_port = 1234,
+                                                      .run_id = "job",
+                                                      .restart_count = 2,
+                                                      .max_restarts = 3,
+                                                      .round = 4},
+                                                     "/logs/error.json"));
   const std::map<std::string, std::string> expected = {
       {"PATH", "/bin"},
       {"EMPTY", ""},
@@ -71,13 +112,20 @@ TEST(WorkerEnvironment, EveryVariableOfTorchrunIsSet) {
       {"ROLE_WORLD_SIZE", "6"},
       {"MASTER_ADDR", "host"},
       {"MASTER_PORT", "1234"},
-      {"TORCHELASTIC_RESTART_COUNT", "0"},
-      {"TORCHELASTIC_MAX_RESTARTS", "0"},
+      {"TORCHELASTIC_RESTART_COUNT", "2"},
+      {"TORCHELASTIC_MAX_RESTARTS", "3"},
+      {"TORCHELASTIC_ERROR_FILE", "/logs/error.json"},
+      {"GRADWIRE_ROUND", "4"},
       {"TORCHELASTIC_RUN_ID", "job"},
       {"TORCHELASTIC_USE_AGENT_STORE", "True"},
       {"OMP_NUM_THREADS", "1"},
   };
   EXPECT_EQ(environment, expected);
+}
+
+TEST(WorkerEnvironment, ErrorFileOfTheLauncherIsNotTheWorkers) {
+  const auto environment = as_map(worker_environment({"TORCHELASTIC_ERROR_FILE=/outer/error.json"}, {}, {}));
+  EXPECT_EQ(environment.count("TORCHELASTIC_ERROR_FILE"), 0u);
 }
 
 TEST(WorkerEnvironment, OmpNumThreadsOfTheUserStays) {

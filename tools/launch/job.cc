@@ -5,52 +5,35 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <cerrno>
 #include <cstdlib>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/random_id.h"
-#include "store/tcp_store.h"
+#include "tools/launch/environment.h"
+#include "tools/launch/error_file.h"
+#include "tools/launch/layout.h"
+#include "tools/launch/own_address.h"
 
 namespace gradwire::tools {
 namespace {
 
-// How long a process that left its worker's group may keep the worker's pipe before it is cut off.
-constexpr absl::Duration kDrain = absl::Seconds(2);
-
-std::string host_name() {
-  char name[256] = "";
-  if (gethostname(name, sizeof(name) - 1) != 0) return "unknown";
-  return name;
-}
+// Between two tries to find the place where the launchers meet.
+constexpr absl::Duration kTryAgain = absl::Milliseconds(500);
+// The same signal to the launcher and, a moment later, to all that it started is one request.
+constexpr absl::Duration kSameSignal = absl::Seconds(1);
 
 std::string environment_or(const char* name, const char* otherwise) {
   const char* value = std::getenv(name);
   return value == nullptr || *value == '\0' ? otherwise : value;
 }
 
-std::vector<std::string> current_environment() {
-  std::vector<std::string> environment;
-  for (char** variable = environ; *variable != nullptr; ++variable) environment.push_back(*variable);
-  return environment;
-}
-
-// Node 0 need not be able to reach itself by the name that the others use.
-std::string own_address(const std::string& master_addr) {
-  const bool loopback =
-      master_addr == "localhost" || master_addr == "::1" || absl::StartsWith(master_addr, "127.");
-  return loopback ? master_addr : "127.0.0.1";
-}
-
 std::string choose_run_id(const LaunchOptions& options) {
   if (!options.run_id.empty()) return options.run_id;
-  return options.nnodes > 1 ? "none" : absl::StrFormat("%016x", random_id());
+  return options.max_nodes > 1 ? "none" : absl::StrFormat("%016x", random_id());
 }
 
 }  // namespace
@@ -68,161 +51,233 @@ absl::StatusOr<std::unique_ptr<LaunchJob>> LaunchJob::create(LaunchOptions optio
 
 LaunchJob::LaunchJob(LaunchOptions options, Guardian guardian, LaunchSignals signals, EventLoop loop)
     : options_(std::move(options)),
+      run_id_(choose_run_id(options_)),
+      host_(host_name()),
       guardian_(std::move(guardian)),
       signals_(std::move(signals)),
       loop_(std::move(loop)),
-      outputs_(loop_, options_),
-      supervisor_(loop_, Clock::system(), options_.grace_period, host_name(),
-                  {.say = [this](const std::string& line) { outputs_.say(line); },
-                   .failed =
-                       [this](const Failure& failure) {
-                         if (nodes_) nodes_->publish(failure);
-                       }}) {}
-
-absl::StatusOr<int> LaunchJob::run() {
-  GRADWIRE_RETURN_IF_ERROR(loop_.add(signals_.fd(), EPOLLIN, [this](uint32_t) {
-    while (const int signal = signals_.next()) {
-      if (supervising_) {
-        supervisor_.on_signal(signal);
-      } else {
-        interrupted_by_ = signal;
-      }
-    }
-  }));
-  GRADWIRE_ASSIGN_OR_RETURN(command_,
-                            resolve_command(options_, environment_or("PATH", "/usr/local/bin:/usr/bin:/bin"),
-                                            environment_or("PYTHON_EXEC", "python3")));
-  if (options_.node_rank == 0) GRADWIRE_RETURN_IF_ERROR(serve_store());
-  absl::StatusOr<NodeGroup::Joined> job = meet_nodes();
-  if (interrupted_by_ != 0) return 128 + interrupted_by_;
-  if (!job.ok()) return job.status();
-  if (absl::Status started = start_workers(*job); !started.ok()) {
-    if (nodes_) {
-      nodes_->publish({.exit_code = 1,
-                       .description = absl::StrCat("node ", options_.node_rank, ": ", started.message())});
-      supervisor_.on_signal(SIGTERM);
-      while (!supervisor_.advance()) loop_.run_once(supervisor_.next_wait());
-      leave_nodes();
-    }
-    return started;
-  }
-
-  supervising_ = true;
-  while (!supervisor_.advance()) loop_.run_once(supervisor_.next_wait());
-  supervising_ = false;
-  guardian_.release();
-  let_output_through();
-  leave_nodes();
-  if (supervisor_.failure()) outputs_.say(supervisor_.failure()->description);
-  let_output_through();
-  return supervisor_.exit_code();
+      outputs_(loop_, options_) {
+  for (char** variable = environ; *variable != nullptr; ++variable) environment_.push_back(*variable);
 }
 
-absl::Status LaunchJob::serve_store() {
-  absl::StatusOr<std::unique_ptr<store::TcpStoreServer>> server =
-      store::TcpStoreServer::start({.host = options_.master_addr, .port = options_.master_port});
-  if (!server.ok()) {
-    // Not the command line's fault: the port may be free the next time.
-    return absl::UnavailableError(absl::StrCat("cannot serve the store at ", options_.master_addr, ":",
-                                               options_.master_port, ": ", server.status().message(),
-                                               " (--master_port chooses another, --standalone a free one)"));
+absl::StatusOr<int> LaunchJob::run() {
+  GRADWIRE_RETURN_IF_ERROR(prepare());
+  if (const absl::Status entered = enter(); !entered.ok()) {
+    if (interrupted_by_ != 0) return 128 + interrupted_by_;
+    return entered;
   }
-  server_ = *std::move(server);
+  // The supervisor is asked first: its round may be what the rendezvous waits for.
+  while (true) {
+    if (supervisor_ && supervisor_->advance()) finish_round();
+    if (over()) break;
+    say_what_is_waited_for();
+    loop_.run_once(next_wait());
+  }
+  loop_.remove(client_->event_fd());
+  return conclude();
+}
+
+absl::Status LaunchJob::prepare() {
+  GRADWIRE_RETURN_IF_ERROR(loop_.add(signals_.fd(), EPOLLIN, [this](uint32_t) {
+    while (const int signal = signals_.next()) on_signal(signal);
+  }));
+  command_ = resolve_command(options_, environment_or("PATH", "/usr/local/bin:/usr/bin:/bin"),
+                             environment_or("PYTHON_EXEC", "python3"));
+  if (!command_.ok()) {
+    if (options_.max_nodes == 1) return command_.status();
+    // Those would wait for this one in vain.
+    outputs_.say(
+        absl::StrCat(command_.status().message(), "; the other nodes are told as soon as they are there"));
+  }
+  for (const std::string& note : options_.notes) outputs_.say(note);
   return absl::OkStatus();
 }
 
-absl::StatusOr<NodeGroup::Joined> LaunchJob::meet_nodes() {
-  const std::string run_id = choose_run_id(options_);
-  const NodeEntry self{
-      .host = host_name(), .role = options_.role, .local_world_size = options_.nproc_per_node};
-  if (options_.nnodes == 1) return NodeGroup::Joined{.nodes = {self}, .run_id = run_id};
-
-  const std::string address = server_ ? own_address(options_.master_addr) : options_.master_addr;
-  const int port = server_ ? server_->port() : options_.master_port;
-  auto open_store = [address, port](absl::Duration timeout) -> absl::StatusOr<std::shared_ptr<store::Store>> {
-    return store::TcpStore::open(address, port, {.timeout = timeout, .wait_for_workers = false});
-  };
-  GRADWIRE_ASSIGN_OR_RETURN(nodes_, NodeGroup::start({.nnodes = options_.nnodes,
-                                                      .node_rank = options_.node_rank,
-                                                      .self = self,
-                                                      .run_id = run_id,
-                                                      .join_timeout = options_.join_timeout},
-                                                     open_store));
-  GRADWIRE_RETURN_IF_ERROR(loop_.add(nodes_->event_fd(), EPOLLIN, [this](uint32_t) { on_news(); }));
-  while (!nodes_->news().joined && interrupted_by_ == 0) loop_.run_once(absl::InfiniteDuration());
-  if (interrupted_by_ != 0) {
-    // So that the others do not wait for this node to the end of their time.
-    nodes_->publish({.exit_code = 128 + interrupted_by_,
-                     .description = absl::StrCat("node ", options_.node_rank, " was stopped by ",
-                                                 signal_name(interrupted_by_))});
-    return absl::CancelledError("stopped while the nodes were meeting");
+absl::Status LaunchJob::open_meeting() {
+  const absl::Time deadline = Clock::system().now() + options_.conf.join_timeout;
+  bool told = false;
+  while (true) {
+    if (interrupted_by_ != 0) return absl::CancelledError("a signal came");
+    absl::StatusOr<std::unique_ptr<Meeting>> opened = Meeting::open(options_, run_id_);
+    if (opened.ok()) {
+      meeting_ = *std::move(opened);
+      return absl::OkStatus();
+    }
+    // Where hosts are started together (the pods of a Kubernetes Job) their names are known a while later.
+    if (!absl::IsUnavailable(opened.status()) || Clock::system().now() >= deadline) return opened.status();
+    if (!told) outputs_.say(absl::StrCat(opened.status().message(), "; trying again"));
+    told = true;
+    loop_.run_once(kTryAgain);
   }
-  return *nodes_->news().joined;
 }
 
-void LaunchJob::on_news() {
-  const NodeGroup::News news = nodes_->news();
-  if (news.failed && supervising_) supervisor_.end_for(*news.failed);
+absl::Status LaunchJob::enter() {
+  GRADWIRE_RETURN_IF_ERROR(open_meeting());
+  rendezvous::ClientOptions client;
+  rendezvous::Options& node = client.node;
+  node.self = {.host = host_, .address = meeting_->own_address(), .roles = options_.roles};
+  node.settings = {.min_nodes = options_.min_nodes,
+                   .max_nodes = options_.max_nodes,
+                   .max_restarts = options_.max_restarts,
+                   .fixed_ranks = options_.node_rank.has_value()};
+  node.node_rank = options_.node_rank;
+  node.run_id = run_id_;
+  node.round_store = meeting_->round_store();
+  node.hosts_store = meeting_->hosts_store();
+  node.join_timeout = options_.conf.join_timeout;
+  node.last_call_timeout = options_.conf.last_call_timeout;
+  node.keep_alive_interval = options_.conf.keep_alive_interval;
+  node.keep_alive_max_attempt = options_.conf.keep_alive_max_attempt;
+  const bool etcd = options_.backend == RendezvousBackend::kEtcd;
+  client.store_timeout = options_.conf.read_timeout.value_or(absl::Seconds(etcd ? 60 : 10));
+  GRADWIRE_ASSIGN_OR_RETURN(client_,
+                            rendezvous::RendezvousClient::start(std::move(client), meeting_->opener()));
+  said_at_ = Clock::system().now();
+  // A signal may have come before there was anybody to tell.
+  if (interrupted_by_ != 0) client_->leave(absl::StrCat("was stopped by ", signal_name(interrupted_by_)));
+  return loop_.add(client_->event_fd(), EPOLLIN, [this](uint32_t) { follow(client_->news()); });
 }
 
-absl::Status LaunchJob::start_workers(const NodeGroup::Joined& job) {
-  GRADWIRE_ASSIGN_OR_RETURN(const std::vector<WorkerPlace> places,
-                            lay_out_ranks(job.nodes, options_.node_rank));
-  GRADWIRE_RETURN_IF_ERROR(outputs_.prepare(job.run_id));
-  if (!has_variable(current_environment(), "OMP_NUM_THREADS")) {
-    outputs_.say("OMP_NUM_THREADS=1 is set for the workers; set it yourself to give them more threads");
+void LaunchJob::on_signal(int signal) {
+  if (supervisor_) supervisor_->on_signal(signal);
+  const absl::Time now = Clock::system().now();
+  if (interrupted_by_ != 0) {
+    hurry_ = hurry_ || now - interrupted_at_ >= kSameSignal;
+    return;
+  }
+  interrupted_by_ = signal;
+  interrupted_at_ = now;
+  if (client_) client_->leave(absl::StrCat("was stopped by ", signal_name(signal)));
+}
+
+void LaunchJob::follow(const rendezvous::News& news) {
+  using Kind = rendezvous::News::Kind;
+  news_ = news;
+  switch (news_.kind) {
+    case Kind::kWait:
+      return;
+    case Kind::kServeStore:
+      if (served_ < news_.round.round) serve_round(news_.round.round);
+      return;
+    case Kind::kRun:
+      if (started_ < news_.round.round && interrupted_by_ == 0) start_round(news_.round);
+      return;
+    case Kind::kStop:
+      if (supervisor_) return supervisor_->end();
+      return client_->ready();
+    case Kind::kEnded:
+      if (supervisor_) supervisor_->end();
+      return;
+  }
+}
+
+void LaunchJob::serve_round(int64_t round) {
+  served_ = round;
+  absl::StatusOr<rendezvous::Address> address = meeting_->serve_round();
+  if (address.ok()) return client_->store_served(address->host, address->port);
+  client_->workers_failed({.host = host_,
+                           .time = absl::Now(),
+                           .message = absl::StrCat("cannot serve the workers' store on ", host_, ": ",
+                                                   address.status().message())});
+}
+
+void LaunchJob::start_round(const rendezvous::RoundInfo& round) {
+  started_ = round.round;
+  said_ = true;
+  failures_.clear();
+  well_ = false;
+  not_started_ = false;
+  supervisor_.emplace(loop_, Clock::system(), options_.grace_period,
+                      Supervisor::Callbacks{.say = [this](const std::string& line) { outputs_.say(line); },
+                                            .failed = [this](const Worker& worker) { on_failure(worker); }});
+  if (const absl::Status started = start_workers(round); !started.ok()) {
+    not_started_ = true;
+    failures_ = {
+        {.host = host_,
+         .exit_code = 1,
+         .time = absl::Now(),
+         .message = absl::StrCat("the workers on ", host_, " could not be started: ", started.message())}};
+    client_->workers_failed(failures_.front());
+    supervisor_->end();
+  }
+}
+
+absl::Status LaunchJob::start_workers(const rendezvous::RoundInfo& round) {
+  GRADWIRE_RETURN_IF_ERROR(command_.status());
+  std::vector<NodeEntry> nodes;
+  for (const rendezvous::Node& node : round.nodes) nodes.push_back({.host = node.host, .roles = node.roles});
+  GRADWIRE_ASSIGN_OR_RETURN(const std::vector<WorkerPlace> places, lay_out_ranks(nodes, round.group_rank));
+  if (!prepared_) {
+    GRADWIRE_RETURN_IF_ERROR(outputs_.prepare(round.run_id));
+    error_files_.prepare(outputs_.directory());
+    if (!has_variable(environment_, "OMP_NUM_THREADS")) {
+      outputs_.say("OMP_NUM_THREADS=1 is set for the workers; set it yourself to give them more threads");
+    }
+    prepared_ = true;
+  } else {
+    outputs_.say(absl::StrCat("round ", round.round, " begins: ", nodes.size(),
+                              nodes.size() == 1 ? " node, " : " nodes, ", places.front().world_size,
+                              " workers; restart ", round.restarts_used, " of ", round.max_restarts));
   }
   // A worker's group is never the terminal's foreground group: reading from the terminal would stop it for
   // ever.
   Fd no_input;
   if (isatty(STDIN_FILENO)) no_input = Fd(open("/dev/null", O_RDONLY | O_CLOEXEC));
-  const JobAddress address{.master_addr = options_.master_addr,
-                           .master_port = server_ ? server_->port() : options_.master_port,
-                           .run_id = job.run_id};
+  const rendezvous::Address store = meeting_->workers_store(round);
+  const JobAddress job{.master_addr = store.host,
+                       .master_port = store.port,
+                       .run_id = round.run_id,
+                       .restart_count = round.restarts_used,
+                       .max_restarts = round.max_restarts,
+                       .round = static_cast<int>(round.round)};
   for (const WorkerPlace& place : places) {
-    GRADWIRE_RETURN_IF_ERROR(start_worker(place, address, command_, no_input.get()));
+    GRADWIRE_ASSIGN_OR_RETURN(WorkerStreams streams, outputs_.open(round.round, place.local_rank));
+    GRADWIRE_ASSIGN_OR_RETURN(
+        Worker worker,
+        Worker::start(place, {.command = command_->of(place.local_rank),
+                              .environment = worker_environment(
+                                  environment_, place, job, error_files_.path(round.round, place.local_rank)),
+                              .stdin_fd = no_input.get(),
+                              .stdout_fd = streams.out.get(),
+                              .stderr_fd = streams.err.get(),
+                              .registration_fd = guardian_.registration_fd(),
+                              .signal_mask = signals_.original_mask(),
+                              .ignore_sigpipe = signals_.sigpipe_was_ignored()}));
+    GRADWIRE_RETURN_IF_ERROR(supervisor_->add(std::move(worker)));
   }
   return absl::OkStatus();
 }
 
-absl::Status LaunchJob::start_worker(const WorkerPlace& place, const JobAddress& address,
-                                     const Command& command, int stdin_fd) {
-  GRADWIRE_ASSIGN_OR_RETURN(WorkerStreams streams, outputs_.open(place.local_rank));
-  GRADWIRE_ASSIGN_OR_RETURN(
-      Worker worker,
-      Worker::start(place, {.command = command,
-                            .environment = worker_environment(current_environment(), place, address),
-                            .stdin_fd = stdin_fd,
-                            .stdout_fd = streams.out.get(),
-                            .stderr_fd = streams.err.get(),
-                            .registration_fd = guardian_.registration_fd(),
-                            .signal_mask = signals_.original_mask(),
-                            .ignore_sigpipe = signals_.sigpipe_was_ignored()}));
-  return supervisor_.add(std::move(worker));
+void LaunchJob::on_failure(const Worker& worker) {
+  rendezvous::Failure failure = failure_of(worker);
+  if (options_.max_restarts > 0) outputs_.say(rendezvous::describe(failure));
+  client_->workers_failed(std::move(failure));
 }
 
-void LaunchJob::let_output_through() {
-  Clock& clock = Clock::system();
-  const absl::Time cut_off = clock.now() + kDrain;
-  while (outputs_.pumps_open() && interrupted_by_ == 0 && clock.now() < cut_off)
-    loop_.run_once(cut_off - clock.now());
-  outputs_.close_pumps();
-  // As long as its reader takes, as a program that writes to a slow reader waits too; a signal ends it.
-  while (!outputs_.flushed() && interrupted_by_ == 0) loop_.run_once(absl::InfiniteDuration());
+rendezvous::Failure LaunchJob::failure_of(const Worker& worker) const {
+  const WorkerPlace& place = worker.place();
+  const absl::StatusOr<ErrorRecord> record = read_error_file(error_files_.path(started_, place.local_rank));
+  return {.host = host_,
+          .rank = place.rank,
+          .role = place.role,
+          .local_rank = place.local_rank,
+          .pid = worker.pid(),
+          .exit_code = worker.ending().code,
+          .signal = worker.ending().signal,
+          .time = worker.ending().time,
+          .message = record.ok() ? record->message : ""};
 }
 
-void LaunchJob::leave_nodes() {
-  if (!nodes_) return;
-  nodes_->leave();
-  bool told = false;
-  while (!nodes_->news().done && interrupted_by_ == 0) {
-    loop_.run_once(absl::Seconds(1));
-    if (!told && options_.node_rank == 0 && !nodes_->news().done && !supervisor_.failure()) {
-      outputs_.say("this node's workers have ended; serving the store until the other nodes' have too");
-      told = true;
-    }
-  }
-  loop_.remove(nodes_->event_fd());
+void LaunchJob::finish_round() {
+  guardian_.release();
+  let_output_through();
+  well_ = !not_started_ && supervisor_->succeeded();
+  for (const Worker* worker : supervisor_->failures()) failures_.push_back(failure_of(*worker));
+  supervisor_.reset();
+  if (well_) client_->workers_done();
+  if (news_.kind == rendezvous::News::Kind::kStop) client_->ready();
+  said_at_ = Clock::system().now();
+  said_ = false;
 }
 
 }  // namespace gradwire::tools

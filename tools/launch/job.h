@@ -1,28 +1,29 @@
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "store/tcp_store_server.h"
-#include "tools/launch/environment.h"
+#include "tools/launch/error_files.h"
 #include "tools/launch/guardian.h"
 #include "tools/launch/loop.h"
-#include "tools/launch/nodes.h"
+#include "tools/launch/meeting.h"
 #include "tools/launch/options.h"
 #include "tools/launch/outputs.h"
 #include "tools/launch/program.h"
+#include "tools/launch/rendezvous/client.h"
 #include "tools/launch/signals.h"
 #include "tools/launch/supervisor.h"
 
 namespace gradwire::tools {
 
-// One run of the launcher on this node, from the command line's meaning to the exit code: serve the store
-// (node 0), meet the other nodes, start the workers, watch them, let their last output through, leave.
+// One run of the launcher on this node, from the command line's meaning to the exit code: meet the other launchers, and
+// then, as the rendezvous has it, start the workers of a round, watch them, end them, once for every round.
 //
-// One thread calls run(), once; other threads belong to the store and to NodeGroup.
+// One thread calls run(), once; other threads belong to the stores and to the rendezvous.
 class LaunchJob {
  public:
   // Takes over the process's signals and its orphaned descendants. Call it while the process has one thread.
@@ -35,28 +36,61 @@ class LaunchJob {
  private:
   LaunchJob(LaunchOptions options, Guardian guardian, LaunchSignals signals, EventLoop loop);
 
-  absl::Status serve_store();
-  // Ends early, with Cancelled, when a signal arrives.
-  absl::StatusOr<NodeGroup::Joined> meet_nodes();
-  absl::Status start_workers(const NodeGroup::Joined& job);
-  absl::Status start_worker(const WorkerPlace& place, const JobAddress& address, const Command& command,
-                            int stdin_fd);
+  absl::Status prepare();
+  // Tries for join_timeout to find the hosts it needs; a signal ends that.
+  absl::Status open_meeting();
+  absl::Status enter();
+  void on_signal(int signal);
+
+  // What the rendezvous wants now.
+  void follow(const rendezvous::News& news);
+  void serve_round(int64_t round);
+  void start_round(const rendezvous::RoundInfo& round);
+  absl::Status start_workers(const rendezvous::RoundInfo& round);
+  void on_failure(const Worker& worker);
+  rendezvous::Failure failure_of(const Worker& worker) const;
+  // All workers of the round have ended, and what they started.
+  void finish_round();
   void let_output_through();
-  void leave_nodes();
-  void on_news();
+
+  bool over();
+  absl::Duration next_wait() const;
+  void say_what_is_waited_for();
+  absl::StatusOr<int> conclude();
 
   const LaunchOptions options_;
-  // Released when all groups have ended; until then its end means their end.
+  const std::string run_id_;
+  const std::string host_;
+  // Forgets the groups of a round when all have ended; until then its end means their end.
   Guardian guardian_;
   LaunchSignals signals_;
   EventLoop loop_;
   WorkerOutputs outputs_;
-  Supervisor supervisor_;
-  std::unique_ptr<store::TcpStoreServer> server_;
-  std::unique_ptr<NodeGroup> nodes_;  // none with one node
-  Command command_;
-  bool supervising_ = false;
-  int interrupted_by_ = 0;  // a signal that came while no workers ran
+  ErrorFiles error_files_;
+  // What the workers are to execute. Of one of several nodes an error counts only once there is a round, which it ends.
+  absl::StatusOr<Command> command_;
+  std::vector<std::string> environment_;
+  std::unique_ptr<Meeting> meeting_;
+  std::unique_ptr<rendezvous::RendezvousClient> client_;
+
+  rendezvous::News news_;
+  // The workers of round started_; none when they have ended.
+  std::optional<Supervisor> supervisor_;
+  int64_t started_ = -1;
+  int64_t served_ = -1;
+  bool prepared_ = false;     // where output and errors go
+  bool not_started_ = false;  // not all of the round's workers could be
+  // Of the last round that failed here, the first one first.
+  std::vector<rendezvous::Failure> failures_;
+  bool well_ = false;  // the last round's workers have all ended with 0
+
+  int interrupted_by_ = 0;
+  absl::Time interrupted_at_;
+  bool hurry_ = false;  // a signal has come once more
+  // When the launcher goes although others may still need it.
+  absl::Time give_up_at_ = absl::InfiniteFuture();
+  absl::Time said_at_;
+  bool said_ = false;
 };
 
 }  // namespace gradwire::tools

@@ -68,44 +68,46 @@ WorkerOutputs::WorkerOutputs(EventLoop& loop, const LaunchOptions& options)
 }
 
 absl::Status WorkerOutputs::prepare(const std::string& run_id) {
-  bool needed = false;
-  for (int rank = 0; rank < options_.nproc_per_node; ++rank) {
-    for (const Streams& streams : {options_.redirects.of(rank), options_.tee.of(rank)}) {
-      needed = needed || streams.out || streams.err;
-    }
-  }
-  if (!needed) return absl::OkStatus();
+  if (!options_.streams.any_file(options_.nproc_per_node)) return absl::OkStatus();
   GRADWIRE_ASSIGN_OR_RETURN(directory_, make_run_directory(options_.log_dir, temporary_directory(), run_id));
-  say(absl::StrCat("the workers' output is in ", directory_, "/attempt_0"));
+  say(absl::StrCat("the workers' output is in ", directory_));
   return absl::OkStatus();
 }
 
-absl::StatusOr<WorkerStreams> WorkerOutputs::open(int local_rank) {
-  const Streams redirect = options_.redirects.of(local_rank);
-  const Streams tee = options_.tee.of(local_rank);
+absl::StatusOr<WorkerStreams> WorkerOutputs::open(int64_t round, int local_rank) {
   WorkerStreams streams;
-  GRADWIRE_ASSIGN_OR_RETURN(streams.out, open_stream(local_rank, redirect.out, tee.out, false));
-  GRADWIRE_ASSIGN_OR_RETURN(streams.err, open_stream(local_rank, redirect.err, tee.err, true));
+  GRADWIRE_ASSIGN_OR_RETURN(streams.out,
+                            open_stream(round, local_rank, options_.streams.out_of(local_rank), false));
+  GRADWIRE_ASSIGN_OR_RETURN(streams.err,
+                            open_stream(round, local_rank, options_.streams.err_of(local_rank), true));
   return streams;
 }
 
-absl::StatusOr<Fd> WorkerOutputs::open_stream(int local_rank, bool redirect, bool tee, bool is_error) {
-  if (!redirect && !tee) return Fd();
-  const std::string directory = absl::StrCat(directory_, "/attempt_0/", local_rank);
+absl::StatusOr<Fd> WorkerOutputs::open_stream(int64_t round, int local_rank, StreamRoute route,
+                                              bool is_error) {
+  if (!route.file && route.console) return Fd();
+  if (!route.file) {
+    Fd nothing(::open("/dev/null", O_WRONLY | O_CLOEXEC));
+    if (!nothing.valid()) return errno_status("cannot open /dev/null", errno);
+    return nothing;
+  }
+  const std::string directory = absl::StrCat(directory_, "/attempt_", round, "/", local_rank);
   GRADWIRE_RETURN_IF_ERROR(make_directories(directory));
   const std::string path = absl::StrCat(directory, is_error ? "/stderr.log" : "/stdout.log");
   // Appending, so that a worker that opens the file once more does not write over its own lines.
   Fd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0666));
   if (!file.valid()) return errno_status(absl::StrCat("cannot open log file ", path), errno);
-  if (!tee) return file;
+  if (!route.console) return file;
   GRADWIRE_ASSIGN_OR_RETURN(Pipe pipe, make_pipe());
-  pumps_.push_back(std::make_unique<StreamPump>(loop_, std::move(pipe.read_end), std::move(file),
-                                                absl::StrCat("[", options_.role, local_rank, "]:"),
-                                                sink(is_error)));
+  pumps_.push_back(std::make_unique<StreamPump>(
+      loop_, std::move(pipe.read_end), std::move(file),
+      absl::StrCat("[", local_name(options_.roles, local_rank), "]:"), sink(is_error)));
   return std::move(pipe.write_end);
 }
 
 void WorkerOutputs::say(absl::string_view text) { sink(true).append(absl::StrCat("launch: ", text, "\n")); }
+
+void WorkerOutputs::say_lines(absl::string_view lines) { sink(true).append(lines); }
 
 bool WorkerOutputs::pumps_open() const {
   for (const auto& pump : pumps_) {
@@ -116,6 +118,7 @@ bool WorkerOutputs::pumps_open() const {
 
 void WorkerOutputs::close_pumps() {
   for (const auto& pump : pumps_) pump->close();
+  pumps_.clear();
 }
 
 bool WorkerOutputs::flushed() const { return output_sink_.empty() && (!error_sink_ || error_sink_->empty()); }

@@ -19,9 +19,9 @@ struct WorkerStreams {
   Fd err;
 };
 
-// Where the workers' output goes: the launcher's own streams, files, or both (teed). Files lie under the log
-// directory as RUN_ID/attempt_0/LOCAL_RANK/stdout.log and stderr.log, as torchrun lays them out; a run id
-// whose directory is there already gets a suffix, so that no run writes into the files of another.
+// Where the workers' output goes: the launcher's own streams, files, both (teed) or nowhere. Files lie under
+// the log directory as RUN_ID/attempt_ROUND/LOCAL_RANK/stdout.log and stderr.log, as torchrun lays them out; a
+// run id whose directory is there already gets a suffix, so that no run writes into the files of another.
 //
 // On the loop's thread, which outlives it. Owns pumps and sinks.
 class WorkerOutputs {
@@ -32,22 +32,24 @@ class WorkerOutputs {
   absl::Status prepare(const std::string& run_id);
   // The streams of one worker, with their files and pumps. Give them to the worker and drop them: while the
   // launcher has them too their end is not seen.
-  absl::StatusOr<WorkerStreams> open(int local_rank);
+  absl::StatusOr<WorkerStreams> open(int64_t round, int local_rank);
 
   // The launcher's own word to the user: one line, prefixed with "launch: ", not mixed into a worker's teed
   // line.
   void say(absl::string_view text);
+  // Whole lines without the prefix.
+  void say_lines(absl::string_view lines);
 
   // Empty: nothing goes to files.
   const std::string& directory() const { return directory_; }
   bool pumps_open() const;
-  // Takes what is in the pipes and closes them.
+  // Takes what is in the pipes and closes them: of the rounds so far.
   void close_pumps();
   // Whether everything that is to appear has been written.
   bool flushed() const;
 
  private:
-  absl::StatusOr<Fd> open_stream(int local_rank, bool redirect, bool tee, bool is_error);
+  absl::StatusOr<Fd> open_stream(int64_t round, int local_rank, StreamRoute route, bool is_error);
   OutputSink& sink(bool is_error) { return is_error && error_sink_ ? *error_sink_ : output_sink_; }
 
   EventLoop& loop_;

@@ -68,6 +68,31 @@ TEST_F(ResolveCommand, ModuleRunsByPython) {
   EXPECT_EQ(command->argv, (Argv{"python3", "-u", "-m", "package.main", "a"}));
 }
 
+TEST_F(ResolveCommand, RunPathTakesScriptsAndDirectories) {
+  for (const std::string& program : {directory_ + "/train.py", directory_}) {
+    absl::StatusOr<Command> command = resolve({.run_path = true, .program = program, .program_args = {"a"}});
+    ASSERT_TRUE(command.ok()) << command.status();
+    ASSERT_EQ(command->argv.size(), 6u);
+    EXPECT_EQ(command->argv[2], "-c");
+    EXPECT_EQ(command->argv[4], program);
+    EXPECT_EQ(command->argv[5], "a");
+  }
+  EXPECT_EQ(resolve({.run_path = true, .program = "absent"}).status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST_F(ResolveCommand, LocalRankIsTheFirstArgumentWithoutUseEnv) {
+  const std::string train = directory_ + "/train";
+  absl::StatusOr<Command> command = resolve({.use_env = false, .program = train, .program_args = {"a"}});
+  ASSERT_TRUE(command.ok()) << command.status();
+  EXPECT_EQ(command->of(2).argv, (Argv{train, "--local_rank=2", "a"}));
+  command = resolve({.use_env = false, .program = train + ".py"});
+  ASSERT_TRUE(command.ok()) << command.status();
+  EXPECT_EQ(command->of(0).argv, (Argv{"python3", "-u", train + ".py", "--local_rank=0"}));
+  command = resolve({.program = train});
+  ASSERT_TRUE(command.ok()) << command.status();
+  EXPECT_EQ(command->of(2).argv, Argv{train});
+}
+
 TEST_F(ResolveCommand, WhatCannotRunIsNamed) {
   struct Row {
     std::string program;

@@ -19,6 +19,10 @@ absl::StatusOr<Streams> parse_streams(absl::string_view digit) {
   return Streams{.out = (bits & 1) != 0, .err = (bits & 2) != 0};
 }
 
+StreamRoute route(bool redirect, bool tee, bool shown) {
+  return {.console = shown && (tee || !redirect), .file = tee || redirect};
+}
+
 }  // namespace
 
 absl::StatusOr<StreamSpec> StreamSpec::parse(absl::string_view text) {
@@ -49,6 +53,21 @@ Streams StreamSpec::of(int local_rank) const {
   if (by_rank_.empty()) return all_;
   const auto found = by_rank_.find(local_rank);
   return found == by_rank_.end() ? Streams{} : found->second;
+}
+
+StreamRoute StreamRoutes::out_of(int local_rank) const {
+  return route(redirects.of(local_rank).out, tee.of(local_rank).out, !shown || shown->count(local_rank) > 0);
+}
+
+StreamRoute StreamRoutes::err_of(int local_rank) const {
+  return route(redirects.of(local_rank).err, tee.of(local_rank).err, !shown || shown->count(local_rank) > 0);
+}
+
+bool StreamRoutes::any_file(int workers) const {
+  for (int rank = 0; rank < workers; ++rank) {
+    if (out_of(rank).file || err_of(rank).file) return true;
+  }
+  return false;
 }
 
 }  // namespace gradwire::tools

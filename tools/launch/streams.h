@@ -1,6 +1,8 @@
 #pragma once
 
 #include <map>
+#include <optional>
+#include <set>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -30,6 +32,26 @@ class StreamSpec {
  private:
   Streams all_;
   std::map<int, Streams> by_rank_;
+};
+
+// Where one stream of a worker goes. With neither it is dropped.
+struct StreamRoute {
+  bool console = false;  // the launcher's own stream
+  bool file = false;
+  bool operator==(const StreamRoute&) const = default;
+};
+
+// What all of --redirects, --tee and --local_ranks_filter say together.
+struct StreamRoutes {
+  StreamSpec redirects;
+  StreamSpec tee;
+  // The local ranks whose streams may reach the console; none: all.
+  std::optional<std::set<int>> shown;
+
+  StreamRoute out_of(int local_rank) const;
+  StreamRoute err_of(int local_rank) const;
+  // Whether any of the first `workers` local ranks writes to a file.
+  bool any_file(int workers) const;
 };
 
 }  // namespace gradwire::tools

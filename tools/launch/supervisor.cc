@@ -18,13 +18,8 @@ constexpr absl::Duration kSameSignal = absl::Seconds(1);
 
 }  // namespace
 
-Supervisor::Supervisor(EventLoop& loop, Clock& clock, absl::Duration grace_period, std::string host,
-                       Callbacks callbacks)
-    : loop_(loop),
-      clock_(clock),
-      grace_period_(grace_period),
-      host_(std::move(host)),
-      callbacks_(std::move(callbacks)) {}
+Supervisor::Supervisor(EventLoop& loop, Clock& clock, absl::Duration grace_period, Callbacks callbacks)
+    : loop_(loop), clock_(clock), grace_period_(grace_period), callbacks_(std::move(callbacks)) {}
 
 Supervisor::~Supervisor() {
   for (const Worker& worker : workers_) loop_.remove(worker.pid_fd());
@@ -40,18 +35,21 @@ void Supervisor::on_end(Worker& worker) {
   worker.note_end();
   if (!worker.ended()) return;
   loop_.remove(worker.pid_fd());
-  if (worker.ending().success() || state_ != State::kRunning) return;
-  failure_ = Failure{.exit_code = worker.ending().exit_code(), .description = describe(worker)};
-  callbacks_.failed(*failure_);
-  stop(SIGTERM);
+  const Ending& ending = worker.ending();
+  if (ending.success()) return;
+  if (state_ == State::kRunning) {
+    failures_.push_back(&worker);
+    callbacks_.failed(worker);
+    stop(SIGTERM);
+  } else if (!failures_.empty() && !asked_for(ending)) {
+    failures_.push_back(&worker);
+  }
 }
 
-std::string Supervisor::describe(const Worker& worker) const {
-  const WorkerPlace& place = worker.place();
-  return absl::StrCat(
-      "rank ", place.rank, " failed first: it ", worker.ending().description(), " (local rank ",
-      place.local_rank, ", role ", place.role, ", host ", host_, ", pid ", worker.pid(), ", ",
-      absl::FormatTime("%Y-%m-%d %H:%M:%E3S %Ez", worker.ending().time, absl::LocalTimeZone()), ")");
+// Whether a worker that was asked to end may well have ended so. It may also have failed so, and nobody can tell.
+bool Supervisor::asked_for(const Ending& ending) const {
+  const int signal = ending.signal != 0 ? ending.signal : ending.code - 128;
+  return signal == SIGTERM || signal == SIGKILL || (passed_on_ != 0 && signal == passed_on_);
 }
 
 void Supervisor::on_signal(int signal) {
@@ -74,10 +72,8 @@ void Supervisor::on_signal(int signal) {
   }
 }
 
-void Supervisor::end_for(const Failure& failure) {
-  if (state_ != State::kRunning) return;
-  failure_ = failure;
-  stop(SIGTERM);
+void Supervisor::end() {
+  if (state_ == State::kRunning) stop(SIGTERM);
 }
 
 void Supervisor::stop(int signal) {
@@ -124,12 +120,9 @@ absl::Duration Supervisor::next_wait() const {
   return all_ended() ? std::min(kLookAgain, until_deadline) : until_deadline;
 }
 
-int Supervisor::exit_code() const {
-  if (failure_) return failure_->exit_code;
-  const bool well = std::all_of(workers_.begin(), workers_.end(), [](const Worker& worker) {
-    return worker.ended() && worker.ending().success();
-  });
-  return well ? 0 : 128 + passed_on_;
+bool Supervisor::succeeded() const {
+  return std::all_of(workers_.begin(), workers_.end(),
+                     [](const Worker& worker) { return worker.ended() && worker.ending().success(); });
 }
 
 }  // namespace gradwire::tools

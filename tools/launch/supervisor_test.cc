@@ -19,9 +19,9 @@ class Supervising : public testing::Test {
 
   void start_supervisor(absl::Duration grace_period = absl::Seconds(60)) {
     supervisor_.emplace(
-        loop_, Clock::system(), grace_period, "host",
+        loop_, Clock::system(), grace_period,
         Supervisor::Callbacks{.say = [this](const std::string& line) { said_ += line + "\n"; },
-                              .failed = [this](const Failure&) { ++failures_; }});
+                              .failed = [this](const Worker& worker) { failed_.push_back(worker.place().rank); }});
   }
 
   Worker worker(int rank, const std::string& script, int stdout_fd = -1) {
@@ -51,37 +51,45 @@ class Supervising : public testing::Test {
   EventLoop loop_;
   std::optional<Supervisor> supervisor_;
   std::string said_;
-  int failures_ = 0;
+  std::vector<int> failed_;
 };
 
-TEST_F(Supervising, WorkersThatEndWellGiveZero) {
+TEST_F(Supervising, WorkersThatEndWellSucceed) {
   start_supervisor();
   ASSERT_TRUE(supervisor_->add(worker(0, "exit 0")).ok());
   ASSERT_TRUE(supervisor_->add(worker(1, "exit 0")).ok());
   run();
-  EXPECT_EQ(supervisor_->exit_code(), 0);
-  EXPECT_FALSE(supervisor_->failure().has_value());
-  EXPECT_EQ(failures_, 0);
+  EXPECT_TRUE(supervisor_->succeeded());
+  EXPECT_TRUE(supervisor_->failures().empty());
+  EXPECT_TRUE(failed_.empty());
 }
 
-TEST_F(Supervising, FirstFailureEndsTheOthersAndIsDescribed) {
+TEST_F(Supervising, FirstFailureEndsTheOthersAndIsTold) {
   start_supervisor();
   ASSERT_TRUE(supervisor_->add(worker(0, "exec sleep 1000")).ok());
   ASSERT_TRUE(supervisor_->add(worker(1, "exit 9")).ok());
   run();
-  EXPECT_EQ(supervisor_->exit_code(), 9);
-  EXPECT_EQ(failures_, 1);
-  EXPECT_NE(supervisor_->failure()->description.find("rank 1 failed first: it exited with code 9"),
-            std::string::npos)
-      << supervisor_->failure()->description;
+  EXPECT_FALSE(supervisor_->succeeded());
+  EXPECT_EQ(failed_, std::vector<int>{1});
+  // What was asked to end did not fail.
+  ASSERT_EQ(supervisor_->failures().size(), 1u);
+  EXPECT_EQ(supervisor_->failures()[0]->ending().exit_code(), 9);
 }
 
-TEST_F(Supervising, SignalNumberBecomesTheExitCode) {
+TEST_F(Supervising, AFailureAfterTheFirstIsKept) {
   start_supervisor();
-  ASSERT_TRUE(supervisor_->add(worker(0, "kill -SEGV $$")).ok());
+  Pipe pipe = *make_pipe();
+  ASSERT_TRUE(
+      supervisor_
+          ->add(worker(0, "trap 'exit 7' TERM; echo; while :; do sleep 0.05; done", pipe.write_end.get()))
+          .ok());
+  await(pipe.read_end);
+  ASSERT_TRUE(supervisor_->add(worker(1, "kill -SEGV $$")).ok());
   run();
-  EXPECT_EQ(supervisor_->exit_code(), 128 + SIGSEGV);
-  EXPECT_NE(supervisor_->failure()->description.find("SIGSEGV"), std::string::npos);
+  EXPECT_EQ(failed_, std::vector<int>{1});
+  ASSERT_EQ(supervisor_->failures().size(), 2u);
+  EXPECT_EQ(supervisor_->failures()[0]->ending().exit_code(), 128 + SIGSEGV);
+  EXPECT_EQ(supervisor_->failures()[1]->ending().exit_code(), 7);
 }
 
 TEST_F(Supervising, WorkerThatIgnoresTheRequestIsKilledAfterTheGracePeriod) {
@@ -91,9 +99,9 @@ TEST_F(Supervising, WorkerThatIgnoresTheRequestIsKilledAfterTheGracePeriod) {
       supervisor_->add(worker(0, "trap '' TERM; echo; while :; do sleep 1000; done", pipe.write_end.get()))
           .ok());
   await(pipe.read_end);
-  supervisor_->end_for({.exit_code = 5, .description = "elsewhere"});
+  supervisor_->end();
   run();
-  EXPECT_EQ(supervisor_->exit_code(), 5);
+  EXPECT_TRUE(supervisor_->failures().empty());
   EXPECT_NE(said_.find("1 workers did not end within 100ms"), std::string::npos) << said_;
   pipe.write_end.reset();
   EXPECT_TRUE(at_end(pipe.read_end));
@@ -109,7 +117,8 @@ TEST_F(Supervising, StoppedWorkerIsEndedToo) {
   ASSERT_TRUE(supervisor_->add(std::move(stopped)).ok());
   supervisor_->on_signal(SIGTERM);
   run();
-  EXPECT_EQ(supervisor_->exit_code(), 128 + SIGTERM);
+  EXPECT_FALSE(supervisor_->succeeded());
+  EXPECT_TRUE(supervisor_->failures().empty());
 }
 
 TEST_F(Supervising, ProcessesThatAWorkerLeavesBehindAreEnded) {
@@ -117,13 +126,13 @@ TEST_F(Supervising, ProcessesThatAWorkerLeavesBehindAreEnded) {
   Pipe pipe = *make_pipe();
   ASSERT_TRUE(supervisor_->add(worker(0, "sleep 1000 & echo", pipe.write_end.get())).ok());
   run();
-  EXPECT_EQ(supervisor_->exit_code(), 0);
+  EXPECT_TRUE(supervisor_->succeeded());
   pipe.write_end.reset();
   await(pipe.read_end);
   EXPECT_TRUE(at_end(pipe.read_end));
 }
 
-TEST_F(Supervising, WorkersThatEndWellAfterASignalGiveZero) {
+TEST_F(Supervising, WorkersThatEndWellAfterASignalSucceed) {
   start_supervisor();
   Pipe pipe = *make_pipe();
   ASSERT_TRUE(
@@ -133,7 +142,7 @@ TEST_F(Supervising, WorkersThatEndWellAfterASignalGiveZero) {
   await(pipe.read_end);
   supervisor_->on_signal(SIGINT);
   run();
-  EXPECT_EQ(supervisor_->exit_code(), 0);
+  EXPECT_TRUE(supervisor_->succeeded());
   EXPECT_NE(said_.find("SIGINT"), std::string::npos);
 }
 
