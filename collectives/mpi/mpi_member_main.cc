@@ -13,9 +13,11 @@
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/error.h"
-#include "collectives/mpi/check_operations.h"
 #include "collectives/mpi/mpi_backend.h"
+#include "collectives/mpi/oracle.h"
+#include "collectives/process_group.h"
 #include "store/prefix_store.h"
+#include "tests/collectives/cases.h"
 
 namespace gradwire::collectives {
 namespace {
@@ -54,16 +56,37 @@ std::vector<int> everybody(const Launch& launch) {
   return ranks;
 }
 
-void operations(const Launch& launch) {
-  check_operations(*make(launch, "world", everybody(launch)), launch.rank, launch.size);
-  // In many pieces.
-  const auto pieces = make(launch, "pieces", everybody(launch), {{"block_bytes", "4096"}});
-  check_operations(*pieces, launch.rank, launch.size);
-  std::vector<int> odd;
-  for (int rank = 1; rank < launch.size; rank += 2) odd.push_back(rank);
-  if (const auto some = make(launch, "odd", odd); some != nullptr) {
-    check_operations(*some, launch.rank / 2, static_cast<int>(odd.size()));
+void conformance() {
+  // The second in many pieces.
+  for (const char* block : {"1073741824", "4096"}) {
+    const auto world = ProcessGroup::create(
+        {.backend = "mpi", .timeout = absl::Minutes(2), .options = {{"block_bytes", block}}});
+    for (const Case& each : kCases) {
+      try {
+        each.run(*world);
+      } catch (const std::exception& error) {
+        throw std::runtime_error(absl::StrCat(each.name, " in blocks of ", block, ": ", error.what()));
+      }
+    }
+    world->barrier();
+    world->destroy();
   }
+}
+
+void oracle(const Launch& launch) {
+  const auto create = [&](const char* backend) {
+    return ProcessGroup::create({.backend = backend,
+                                 .timeout = absl::Minutes(2),
+                                 .world_size = launch.size,
+                                 .rank = launch.rank,
+                                 .store = launch.store,
+                                 .group_name = backend});
+  };
+  const auto cpu = create("cpu"), mpi = create("mpi");
+  for (const uint64_t seed : {1, 1000}) compare_groups(*cpu, *mpi, seed);
+  mpi->barrier();
+  cpu->destroy();
+  mpi->destroy();
 }
 
 void sizes_differ(const Launch& launch) {
@@ -156,10 +179,12 @@ void run(const std::string& scenario) {
   Launch launch;
   std::tie(launch.rank, launch.size) = value_or_throw(mpi_launch_place());
   launch.store = value_or_throw(mpi_launch_store(absl::Seconds(30)));
-  if (scenario == "operations") {
-    operations(launch);
+  if (scenario == "conformance") {
+    conformance();
     sizes_differ(launch);
     no_such_option(launch);
+  } else if (scenario == "oracle") {
+    oracle(launch);
   } else if (scenario == "late") {
     late(launch);
   } else if (scenario == "left") {

@@ -15,18 +15,15 @@
 namespace gradwire::collectives {
 namespace {
 
-[[noreturn]] void be_rank(int rank, const RankProcesses::Options& options, const std::string& path,
-                          std::FILE* says, const std::function<void(ProcessGroup&, std::FILE*)>& run) {
+std::string new_path() {
+  static int worlds = 0;
+  return absl::StrCat(testing::TempDir(), "/ranks_", getpid(), "_", ++worlds);
+}
+
+[[noreturn]] void be_rank(int rank, std::FILE* says, const std::function<void(int, std::FILE*)>& run) {
   setlinebuf(says);
   try {
-    if (options.enter) options.enter(rank);
-    const auto group = ProcessGroup::create({.backend = options.world.backend,
-                                             .timeout = options.timeout,
-                                             .world_size = options.size,
-                                             .rank = rank,
-                                             .store = std::make_shared<store::FileStore>(path),
-                                             .options = options.world.options});
-    run(*group, says);
+    run(rank, says);
   } catch (const std::exception& error) {
     std::fprintf(says, "%s\n", error.what());
   }
@@ -37,14 +34,28 @@ namespace {
 }  // namespace
 
 RankProcesses::RankProcesses(const Options& options,
-                             const std::function<void(ProcessGroup&, std::FILE*)>& run) {
-  static int worlds = 0;
-  path_ = absl::StrCat(testing::TempDir(), "/ranks_", getpid(), "_", ++worlds);
-  for (int rank = 0; rank < options.size; ++rank) {
+                             const std::function<void(ProcessGroup&, std::FILE*)>& run)
+    : path_(new_path()) {
+  start(options.size, [&](int rank, std::FILE* says) {
+    if (options.enter) options.enter(rank);
+    const auto group = ProcessGroup::create({.backend = options.world.backend,
+                                             .timeout = options.timeout,
+                                             .world_size = options.size,
+                                             .rank = rank,
+                                             .store = std::make_shared<store::FileStore>(path_),
+                                             .options = options.world.options});
+    run(*group, says);
+  });
+}
+
+RankProcesses::RankProcesses(int size, const std::function<void(int, std::FILE*)>& run) { start(size, run); }
+
+void RankProcesses::start(int size, const std::function<void(int, std::FILE*)>& run) {
+  for (int rank = 0; rank < size; ++rank) {
     int ends[2];
     if (pipe(ends) != 0) std::abort();
     const pid_t process = fork();
-    if (process == 0) be_rank(rank, options, path_, fdopen(ends[1], "w"), run);
+    if (process == 0) be_rank(rank, fdopen(ends[1], "w"), run);
     close(ends[1]);
     ranks_.push_back({process, fdopen(ends[0], "r")});
   }
@@ -57,7 +68,7 @@ RankProcesses::~RankProcesses() {
     std::fclose(rank.says);
   }
   std::error_code ignored;
-  std::filesystem::remove(path_, ignored);
+  if (!path_.empty()) std::filesystem::remove(path_, ignored);
 }
 
 std::string RankProcesses::line(int rank) const {

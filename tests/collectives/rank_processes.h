@@ -25,11 +25,14 @@ class RankProcesses {
   };
   // Before anything in this process has started a thread. An error of `run` is what the rank says last.
   RankProcesses(const Options& options, const std::function<void(ProcessGroup&, std::FILE*)>& run);
+  // Processes that find one another by themselves.
+  RankProcesses(int size, const std::function<void(int rank, std::FILE* says)>& run);
   // Kills who is left.
   ~RankProcesses();
   RankProcesses(const RankProcesses&) = delete;
   RankProcesses& operator=(const RankProcesses&) = delete;
 
+  int size() const { return static_cast<int>(ranks_.size()); }
   // The next line; empty when there is none any more.
   std::string line(int rank) const;
   pid_t process(int rank) const { return ranks_[rank].process; }
@@ -39,6 +42,9 @@ class RankProcesses {
     pid_t process = -1;
     std::FILE* says = nullptr;
   };
+  void start(int size, const std::function<void(int rank, std::FILE* says)>& run);
+
+  // Of the store that a world of ours meets at.
   std::string path_;
   std::vector<Rank> ranks_;
 };

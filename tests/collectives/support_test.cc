@@ -1,0 +1,114 @@
+// The tables of support.h are those of the documentation, and those of the checks that refuse calls; where a backend
+// runs, the conformance suite compares what it does.
+#include "tests/collectives/support.h"
+
+#include <ATen/ops/zeros.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "collectives/argument_checks.h"
+#include "collectives/nccl/nccl_types.h"
+#include "gtest/gtest.h"
+#include "tests/collectives/inputs.h"
+
+namespace gradwire::collectives {
+namespace {
+
+constexpr char kPage[] = "docs/collectives.md";
+constexpr char kBegin[] = "<!-- support tables: begin -->\n";
+constexpr char kEnd[] = "<!-- support tables: end -->\n";
+
+std::string contents(const std::string& path) {
+  std::stringstream text;
+  text << std::ifstream(path).rdbuf();
+  return text.str();
+}
+
+// GRADWIRE_WRITE_DOCS: the root of the tree to write to.
+TEST(Support, TablesAreThoseOfTheDocumentation) {
+  const char* const root = std::getenv("GRADWIRE_WRITE_DOCS");
+  const std::string path = root == nullptr ? kPage : absl::StrCat(root, "/", kPage);
+  const std::string page = contents(path);
+  const std::size_t begin = page.find(kBegin), end = page.find(kEnd);
+  ASSERT_TRUE(begin != std::string::npos && end != std::string::npos && begin < end)
+      << path << " lacks the lines\n"
+      << kBegin << kEnd;
+  const std::size_t from = begin + sizeof kBegin - 1;
+  const std::string wanted = absl::StrCat("\n", support_tables(), "\n");
+  if (root != nullptr) {
+    std::ofstream(path) << page.substr(0, from) << wanted << page.substr(end);
+    return;
+  }
+  EXPECT_TRUE(page.substr(from, end - from) == wanted)
+      << "Between the marks of " << kPage << " should stand:\n"
+      << wanted
+      << "which is written by\n  GRADWIRE_WRITE_DOCS=$PWD bazel run //tests/collectives:support_test\n";
+}
+
+ArgumentChecks::Group group_of(Backend backend, bool takes_cuda) {
+  return {.backend = backend,
+          .rank = 0,
+          .ranks = {0, 1},
+          .takes_cpu = backend != Backend::kNccl,
+          .takes_cuda = takes_cuda};
+}
+
+at::Tensor tensor_on(TensorDevice device, c10::ScalarType dtype) {
+  return device == TensorDevice::kCpu ? at::zeros({2}, dtype) : without_memory_on_gpu(dtype);
+}
+
+// In the build that has what `support` asks for.
+bool possible(Support support) { return support != Support::kNo; }
+
+TEST(Support, TensorsAreTakenAsItSays) {
+  for (const Backend backend : kBackends) {
+    for (const TensorDevice device : kTensorDevices) {
+      const Support support = support_of(backend, device, Operation::kBroadcast);
+      const bool on_gpu = device == TensorDevice::kCuda;
+      const ArgumentChecks able(group_of(backend, /*takes_cuda=*/true));
+      EXPECT_EQ(able.readable(tensor_on(device, at::kFloat), "tensor").ok(), possible(support))
+          << to_string(backend) << (on_gpu ? " on cuda" : " on cpu");
+      const ArgumentChecks unable(group_of(backend, /*takes_cuda=*/false));
+      EXPECT_EQ(unable.readable(tensor_on(device, at::kFloat), "tensor").ok(),
+                support == Support::kYes && !on_gpu);
+    }
+  }
+}
+
+TEST(Support, ReductionsAreThoseOfTheChecks) {
+  std::vector<Reduction> ops(std::begin(kReduceOps), std::end(kReduceOps));
+  ops.push_back(premul_sum(2));
+  std::vector<c10::ScalarType> dtypes(std::begin(kDtypes), std::end(kDtypes));
+  dtypes.insert(dtypes.end(), std::begin(kOtherDtypes), std::end(kOtherDtypes));
+  for (const Backend backend : kBackends) {
+    const ArgumentChecks checks(group_of(backend, /*takes_cuda=*/true));
+    for (const TensorDevice device : kTensorDevices) {
+      if (!possible(support_of(backend, device, Operation::kAllReduce))) continue;
+      for (const c10::ScalarType dtype : dtypes) {
+        for (const Reduction& op : ops) {
+          const absl::Status status = checks.reduction(op, tensor_on(device, dtype));
+          const bool wanted = reduces(backend, op, class_of(dtype));
+          EXPECT_EQ(status.ok(), wanted) << to_string(backend) << " " << status;
+          EXPECT_TRUE(wanted || absl::IsInvalidArgument(status)) << status;
+          if (backend != Backend::kNccl || op.multiplies) continue;
+          // Beside the cpu backend it is the only one to ask. Premultiplication is not its business.
+          EXPECT_EQ(nccl::plan(dtype, op.op).ok(), wanted);
+        }
+      }
+    }
+  }
+}
+
+TEST(Support, MessagesOfNcclAreThoseOfItsChecks) {
+  EXPECT_EQ(nccl::check_peer(-1, 0).ok(), receives_from_any(Backend::kNccl));
+  EXPECT_EQ(nccl::check_peer(1, 1).ok(), sends_to_itself(Backend::kNccl));
+  EXPECT_TRUE(nccl::check_peer(0, 1).ok());
+}
+
+}  // namespace
+}  // namespace gradwire::collectives

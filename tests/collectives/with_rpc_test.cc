@@ -1,0 +1,124 @@
+// A process group and an rpc agent in one job: they find the others at one address, whichever begins and whichever ends
+// first.
+#include <ATen/ops/full.h>
+
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <tuple>
+
+#include "absl/strings/str_cat.h"
+#include "collectives/process_group.h"
+#include "gtest/gtest.h"
+#include "rpc/agent.h"
+#include "rpc/call.h"
+#include "rpc/registration.h"
+#include "store/file_store.h"
+#include "tests/collectives/inputs.h"
+#include "tests/collectives/rank_processes.h"
+#include "tests/collectives/rendezvous_points.h"
+
+namespace gradwire::collectives {
+namespace {
+
+constexpr int kSize = 2;
+
+int64_t twice(int64_t number) { return 2 * number; }
+GRADWIRE_RPC(twice)
+
+// What one process does of both.
+class Job {
+ public:
+  Job(std::string method, std::shared_ptr<store::Store> store, int rank)
+      : method_(std::move(method)), store_(std::move(store)), rank_(rank) {}
+
+  void join_group() {
+    group_ = ProcessGroup::create({.init_method = method_,
+                                   .timeout = absl::Minutes(1),
+                                   .world_size = kSize,
+                                   .rank = rank_,
+                                   .store = store_});
+  }
+  void start_agent() {
+    rpc::RpcBackendOptions options;
+    options.init_method = method_;
+    options.store = store_;
+    options.join_timeout = absl::Minutes(1);
+    agent_ = rpc::Agent::start(absl::StrCat("worker", rank_), rank_, kSize, options);
+  }
+  void use_group() {
+    const at::Tensor tensor = at::full({1000}, rank_ + 1, at::kLong);
+    group_->all_reduce(tensor);
+    expect_equal(tensor, at::full({1000}, 3, at::kLong), "all_reduce");
+  }
+  void use_agent() {
+    const int64_t answer = agent_->rpc_sync<&twice>(absl::StrCat("worker", 1 - rank_), 21);
+    expect(answer == 42, "the call");
+  }
+  void leave_group() {
+    group_->barrier();
+    group_->destroy();
+    group_ = nullptr;
+  }
+  void stop_agent() {
+    agent_->shutdown();
+    agent_ = nullptr;
+  }
+
+ private:
+  const std::string method_;
+  const std::shared_ptr<store::Store> store_;
+  const int rank_;
+  std::shared_ptr<ProcessGroup> group_;
+  std::shared_ptr<rpc::Agent> agent_;
+};
+
+enum class Meeting { kEnv, kTcp, kFile, kStore };
+
+// Whether the group begins first, and whether it ends first.
+class WithRpc : public ::testing::TestWithParam<std::tuple<Meeting, bool, bool>> {};
+
+TEST_P(WithRpc, BothMeetAtOneAddress) {
+  const auto [meeting, group_begins, group_ends] = GetParam();
+  const int port = free_port();
+  const std::string file = file_method();
+  const RankProcesses ranks(kSize, [&, meeting = meeting, group_begins = group_begins,
+                                    group_ends = group_ends](int rank, std::FILE* says) {
+    std::string method = file;
+    std::shared_ptr<store::Store> store;
+    if (meeting == Meeting::kEnv) {
+      set_environment(port, rank, kSize);
+      method = "env://";
+    } else if (meeting == Meeting::kTcp) {
+      method = absl::StrCat("tcp://127.0.0.1:", port);
+    } else if (meeting == Meeting::kStore) {
+      store = std::make_shared<store::FileStore>(file.substr(std::string("file://").size()));
+    }
+    Job job(method, store, rank);
+    group_begins ? job.join_group() : job.start_agent();
+    group_begins ? job.start_agent() : job.join_group();
+    job.use_group();
+    job.use_agent();
+    group_ends ? job.leave_group() : job.stop_agent();
+    group_ends ? job.use_agent() : job.use_group();
+    group_ends ? job.stop_agent() : job.leave_group();
+    std::fprintf(says, "done\n");
+  });
+  for (int rank = 0; rank < kSize; ++rank) EXPECT_EQ(ranks.line(rank), "done\n") << "rank " << rank;
+}
+
+std::string name_of_job(const ::testing::TestParamInfo<WithRpc::ParamType>& info) {
+  constexpr const char* kNames[] = {"Env", "Tcp", "File", "Store"};
+  const auto [meeting, group_begins, group_ends] = info.param;
+  return absl::StrCat(kNames[static_cast<int>(meeting)], group_begins ? "GroupBegins" : "AgentBegins",
+                      group_ends ? "GroupEnds" : "AgentEnds");
+}
+
+INSTANTIATE_TEST_SUITE_P(Jobs, WithRpc,
+                         ::testing::Combine(::testing::Values(Meeting::kEnv, Meeting::kTcp, Meeting::kFile,
+                                                              Meeting::kStore),
+                                            ::testing::Bool(), ::testing::Bool()),
+                         &name_of_job);
+
+}  // namespace
+}  // namespace gradwire::collectives
