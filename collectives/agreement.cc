@@ -18,9 +18,12 @@ namespace {
 constexpr absl::Duration kSlice = absl::Milliseconds(100);
 // What others give rank 0, whose deadline may be a little later than theirs, to tell its verdict.
 constexpr absl::Duration kGrace = absl::Milliseconds(500);
+// What rank 0, which may host the store and end with its error, gives the others to hear of it.
+constexpr absl::Duration kToBeHeard = absl::Seconds(2);
 
 std::string rank_key(absl::string_view key, int rank) { return absl::StrCat(key, "/", rank); }
 std::string verdict_key(absl::string_view key) { return absl::StrCat(key, "/verdict"); }
+std::string heard_key(absl::string_view key, int rank) { return absl::StrCat(key, "/heard/", rank); }
 
 std::string to_text(const absl::Status& status) {
   return absl::StrCat(static_cast<int>(status.code()), " ", status.message());
@@ -48,9 +51,26 @@ absl::StatusOr<std::string> get(const Agreement& round, const std::string& key, 
   }
 }
 
+// The first verdict counts.
+absl::StatusOr<std::string> publish(store::Store& store, absl::string_view key, const absl::Status& verdict,
+                                    absl::Duration patience) {
+  return store.try_compare_set(verdict_key(key), "", to_text(verdict), patience);
+}
+
 absl::Status missing(const Agreement& round, const std::vector<int>& ranks) {
   const std::vector<int> named = round.name_all ? ranks : std::vector<int>{ranks.front()};
   return absl::DeadlineExceededError(absl::StrCat(name_ranks(named), " did not arrive"));
+}
+
+// Whether the ranks have come and do not agree: then all of them hear it before rank 0 goes.
+bool is_disagreement(const absl::Status& verdict) {
+  return !verdict.ok() && verdict.code() != absl::StatusCode::kDeadlineExceeded;
+}
+
+void wait_until_heard(const Agreement& round) {
+  std::vector<std::string> keys;
+  for (int rank = 1; rank < round.size; ++rank) keys.push_back(heard_key(round.key, rank));
+  (void)round.store.try_wait(keys, kToBeHeard);
 }
 
 // Which ranks have not come by now.
@@ -91,16 +111,39 @@ absl::Status agree(const Agreement& round, absl::string_view text, const Judge& 
   const absl::Duration left = std::max(round.deadline - Clock::system().now(), absl::Seconds(1));
   GRADWIRE_RETURN_IF_ERROR(round.store.try_set(rank_key(round.key, round.rank), text, left));
   if (round.rank == 0) {
-    const absl::Status verdict = judge_all(round, text, judge);
-    GRADWIRE_RETURN_IF_ERROR(round.store.try_set(verdict_key(round.key), to_text(verdict), left));
-    return verdict;
+    Agreement watched = round;
+    if (round.refusable) {
+      watched.interrupted = [&round]() -> absl::Status {
+        if (round.interrupted != nullptr) GRADWIRE_RETURN_IF_ERROR(round.interrupted());
+        const absl::StatusOr<std::string> given =
+            round.store.try_get(verdict_key(round.key), absl::ZeroDuration());
+        return given.ok() ? from_text(*given) : absl::OkStatus();
+      };
+    }
+    GRADWIRE_ASSIGN_OR_RETURN(const std::string verdict,
+                              publish(round.store, round.key, judge_all(watched, text, judge), left));
+    const absl::Status told = from_text(verdict);
+    if (is_disagreement(told)) wait_until_heard(round);
+    return told;
   }
   const absl::StatusOr<std::string> verdict = get(round, verdict_key(round.key), round.deadline + kGrace);
-  if (verdict.ok()) return from_text(*verdict);
+  if (verdict.ok()) {
+    const absl::Status told = from_text(*verdict);
+    if (is_disagreement(told)) (void)round.store.try_set(heard_key(round.key, round.rank), "", kToBeHeard);
+    return told;
+  }
   if (verdict.status().code() != absl::StatusCode::kDeadlineExceeded) return verdict.status();
   GRADWIRE_ASSIGN_OR_RETURN(const std::vector<int> ranks, look_who_is_missing(round));
   if (ranks.empty()) return absl::DeadlineExceededError("rank 0 came, and did not answer");
   return missing(round, ranks);
+}
+
+absl::StatusOr<bool> refuse_round(store::Store& store, absl::string_view key, const absl::Status& verdict,
+                                  absl::Duration patience) {
+  // An equal one may be there from before.
+  if (store.try_get(verdict_key(key), absl::ZeroDuration()).ok()) return false;
+  GRADWIRE_ASSIGN_OR_RETURN(const std::string given, publish(store, key, verdict, patience));
+  return given == to_text(verdict);
 }
 
 void forget(store::Store& store, absl::string_view key, int size) {

@@ -80,6 +80,29 @@ TEST(Agreement, InterruptionEndsTheWait) {
   EXPECT_EQ(status.ToString(), "ABORTED: enough");
 }
 
+TEST(Agreement, RefusedRoundEndsForAllWhoWait) {
+  store::HashStore store;
+  const absl::Status reason = absl::AlreadyExistsError("twice");
+  std::vector<std::thread> threads;
+  for (const int rank : {0, 1}) {
+    threads.emplace_back([&, rank] {
+      EXPECT_EQ(agree({.store = store,
+                       .key = "round",
+                       .rank = rank,
+                       .size = 3,
+                       .deadline = Clock::system().now() + absl::Seconds(60),
+                       .refusable = true},
+                      ""),
+                reason);
+    });
+  }
+  EXPECT_TRUE(refuse_round(store, "round", reason, absl::Seconds(30)).value());
+  for (std::thread& thread : threads) thread.join();
+  // The first verdict counts.
+  EXPECT_FALSE(refuse_round(store, "round", reason, absl::Seconds(30)).value());
+  EXPECT_FALSE(refuse_round(store, "round", absl::AbortedError("too late"), absl::Seconds(30)).value());
+}
+
 TEST(Agreement, NonsenseInTheStoreIsNoVerdict) {
   store::HashStore store;
   store.set("round/verdict", "99 nonsense");

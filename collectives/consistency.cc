@@ -40,6 +40,7 @@ std::string describe(const OperationRecord& record) {
       absl::StrAppend(&text, ", ...: ", static_cast<int>(record.dimensions), " dimensions, ", record.elements,
                       " elements");
     }
+    if (record.shape_hash != 0) absl::StrAppend(&text, "; shape ", absl::Hex(record.shape_hash));
     absl::StrAppend(&text, "]");
   }
   if (record.reduction >= 0) {

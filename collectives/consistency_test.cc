@@ -77,5 +77,22 @@ TEST_F(Consistency, ShapeDtypeRootOrReductionDiffers) {
       "rank 2 called #6 all_reduce Float[2] max, rank 0 called #6 all_reduce Float[2] min");
 }
 
+// The message shows the first sizes; the last ones count too.
+TEST_F(Consistency, LaterSizesDiffer) {
+  const std::vector<int64_t> shape = {1, 1, 1, 1, 1, 1, 2, 3};
+  expect_difference(
+      [&](const Group& group) {
+        std::vector<int64_t> own = shape;
+        if (group->rank() == 1) std::swap(own[6], own[7]);
+        at::Tensor tensor = at::ones(own);
+        group->all_reduce(tensor);
+      },
+      "rank 1 called #0 all_reduce Float[1, 1, 1, 1, 1, 1, ...: 8 dimensions, 6 elements; shape ");
+  ranks_.run([&](const Group& group) {
+    at::Tensor tensor = at::ones(shape);
+    group->all_reduce(tensor);
+  });
+}
+
 }  // namespace
 }  // namespace gradwire::collectives

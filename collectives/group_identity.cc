@@ -1,26 +1,13 @@
 #include "collectives/group_identity.h"
 
-#include <algorithm>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "collectives/rank_names.h"
 
 namespace gradwire::collectives {
-namespace {
-
-constexpr std::size_t kMostRanksNamed = 16;
-
-std::string describe_ranks(const std::vector<int>& ranks) {
-  const std::size_t named = std::min(ranks.size(), kMostRanksNamed);
-  return absl::StrCat(absl::StrJoin(ranks.begin(), ranks.begin() + static_cast<std::ptrdiff_t>(named), ", "),
-                      named < ranks.size() ? ", ..." : "");
-}
-
-}  // namespace
 
 GroupIdentity::GroupIdentity(std::string name_, int rank_, std::vector<int> ranks_, bool is_world_)
     : name(std::move(name_)),
@@ -47,13 +34,7 @@ absl::Status GroupIdentity::failed(const OperationRecord& record, uint64_t seque
   if (status.code() == absl::StatusCode::kDeadlineExceeded && !dumped_.exchange(true)) {
     log(LogLevel::kError, "an operation timed out; flight record of ", recorder.text());
   }
-  absl::Status named = with_context(status, name_call(record, sequence));
-  if (is_world || !absl::StrContains(status.message(), "rank")) return named;
-  return with_worker(absl::Status(named.code(), absl::StrCat(named.message(),
-                                                             " [ranks are those of the group; in the "
-                                                             "world they are ",
-                                                             describe_ranks(ranks), "]")),
-                     worker_of(named));
+  return explain_ranks(with_context(status, name_call(record, sequence)), ranks);
 }
 
 }  // namespace gradwire::collectives

@@ -18,6 +18,8 @@
 #include "collectives/backend_choice.h"
 #include "collectives/outside_group.h"
 #include "collectives/process_group_impl.h"
+#include "collectives/rank_claim.h"
+#include "collectives/rank_names.h"
 #include "store/init_method.h"
 #include "store/prefix_store.h"
 
@@ -96,13 +98,10 @@ absl::Status find_place(const BackendEntry& entry, ProcessGroupOptions& options,
   return absl::OkStatus();
 }
 
-// Keys of this world alone: others may use the store, and worlds before this one have.
-absl::StatusOr<std::shared_ptr<store::Store>> own_store(const ProcessGroupOptions& options) {
+// Keys of the worlds of this name alone: others may use the store.
+std::shared_ptr<store::Store> store_of_name(const ProcessGroupOptions& options) {
   const std::string name = absl::StrReplaceAll(options.group_name, {{"%", "%25"}, {"/", "%2F"}});
-  const std::string prefix = absl::StrCat("process_group/", name);
-  store::PrefixStore book(prefix, options.store);
-  GRADWIRE_ASSIGN_OR_RETURN(const int64_t joined, book.try_add(absl::StrCat("joined/", options.rank), 1));
-  auto own = std::make_shared<store::PrefixStore>(absl::StrCat(prefix, "/", joined), options.store);
+  auto own = std::make_shared<store::PrefixStore>(absl::StrCat("process_group/", name), options.store);
   own->set_timeout(options.timeout);
   return own;
 }
@@ -151,18 +150,21 @@ absl::StatusOr<std::unique_ptr<GroupBackend>> make_together(const BackendChoice&
   return backend;
 }
 
-absl::StatusOr<std::shared_ptr<ProcessGroup>> join(ProcessGroupOptions options) {
-  GRADWIRE_RETURN_IF_ERROR(check_options(options));
-  GRADWIRE_ASSIGN_OR_RETURN(const BackendChoice choice, choose_backend(options.backend));
-  const absl::Time deadline = deadline_of(options.timeout);
-  GRADWIRE_RETURN_IF_ERROR(find_place(*find_backend(choice.kind), options, deadline));
-  GRADWIRE_ASSIGN_OR_RETURN(const std::shared_ptr<store::Store> store, own_store(options));
+// The round by which the ranks of a world come together.
+constexpr char kMembers[] = "members";
+
+// The rest of join(), when this rank has its place.
+absl::StatusOr<std::shared_ptr<ProcessGroup>> meet(ProcessGroupOptions options, const BackendChoice& choice,
+                                                   const std::shared_ptr<store::Store>& store,
+                                                   absl::Time deadline) {
   Agreement round{.store = *store,
-                  .key = "members",
+                  .key = kMembers,
                   .rank = options.rank,
                   .size = options.world_size,
-                  .deadline = deadline};
+                  .deadline = deadline,
+                  .refusable = true};
   GRADWIRE_RETURN_IF_ERROR(agree(round, describe(choice, options), &compare_lines));
+  round.refusable = false;
 
   GroupParts parts;
   parts.name = options.group_name.empty() ? "world" : options.group_name;
@@ -183,6 +185,18 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> join(ProcessGroupOptions options) 
   parts.options = std::move(options);
   parts.store = store;
   return std::make_shared<ProcessGroupImpl>(std::move(parts));
+}
+
+absl::StatusOr<std::shared_ptr<ProcessGroup>> join(ProcessGroupOptions options) {
+  GRADWIRE_RETURN_IF_ERROR(check_options(options));
+  GRADWIRE_ASSIGN_OR_RETURN(const BackendChoice choice, choose_backend(options.backend));
+  const absl::Time deadline = deadline_of(options.timeout);
+  GRADWIRE_RETURN_IF_ERROR(find_place(*find_backend(choice.kind), options, deadline));
+  GRADWIRE_ASSIGN_OR_RETURN(const RankClaim claim,
+                            RankClaim::take(store_of_name(options), options.rank, kMembers));
+  absl::StatusOr<std::shared_ptr<ProcessGroup>> group =
+      meet(std::move(options), choice, claim.world(), deadline);
+  return group.ok() ? std::move(group) : claim.release(group.status());
 }
 
 // The members of a group, ascending. InvalidArgument for what cannot be a list of them.
@@ -271,7 +285,9 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> make_group(GroupRequest request) {
                                .options = options.options,
                                .world_state = same ? request.world_state : nullptr};
   round.key = "made";
-  GRADWIRE_ASSIGN_OR_RETURN(parts.backend, make_together(choice, context, round));
+  absl::StatusOr<std::unique_ptr<GroupBackend>> backend = make_together(choice, context, round);
+  if (!backend.ok()) return explain_ranks(backend.status(), parts.checks.ranks);
+  parts.backend = *std::move(backend);
   parts.options = std::move(options);
   parts.store = store;
   return std::make_shared<ProcessGroupImpl>(std::move(parts));

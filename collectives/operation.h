@@ -78,6 +78,8 @@ struct OperationRecord {
   // Of the tensor; the first kMostSizes of `dimensions` sizes, cut off at 2^32 - 1.
   uint8_t dimensions = 0;
   uint32_t sizes[kMostSizes] = {};
+  // Of all sizes, where `sizes` does not hold them whole; else 0.
+  uint64_t shape_hash = 0;
   // Their product.
   int64_t elements = 0;
   // A string that lives for ever; nullptr where there is no tensor.

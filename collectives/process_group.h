@@ -37,8 +37,8 @@ struct ProcessGroupOptions {
   std::string group_name;
   // The CUDA device of this rank; -1: chosen by the first tensor.
   int device_id = -1;
-  // Per backend; unknown names are InvalidArgument. cpu: "shared_memory" = "off", "peer_memory" = "off", "transports" =
-  // "tcp", "all_reduce" = "flat", "two_phase", "pull", "ring" ... (docs/collectives.md).
+  // Per backend; unknown names are InvalidArgument. cpu: "shared_memory" = "off", "transports" = "tcp", "slot_bytes",
+  // "flat_bytes" (docs/collectives.md).
   std::map<std::string, std::string> options;
   // Compares operation, sequence number, shape, dtype and root over all ranks before each collective: the error says
   // which rank differs. Costs a small collective each time.

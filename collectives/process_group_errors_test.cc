@@ -221,6 +221,24 @@ TEST(ProcessGroupCreate, MissingRanksAreNamed) {
   }
 }
 
+TEST(ProcessGroupCreate, RankGivenTwiceIsNamedAtOnce) {
+  // With the rank that is missing for it, without rank 0, and rank 0 itself.
+  for (const std::vector<int>& given : std::vector<std::vector<int>>{{0, 1, 1}, {1, 1}, {0, 0, 1}}) {
+    const auto store = std::make_shared<store::HashStore>();
+    const auto results = run_threads(static_cast<int>(given.size()), [&](int i) {
+      ProcessGroup::create({.timeout = absl::Seconds(60),
+                            .world_size = 3,
+                            .rank = given[static_cast<std::size_t>(i)],
+                            .store = store});
+    });
+    for (const absl::Status& status : results) {
+      EXPECT_EQ(status.code(), absl::StatusCode::kAlreadyExists) << status;
+      EXPECT_THAT(text(status), HasSubstr(absl::StrCat("two processes came as rank ", given[1] == 0 ? 0 : 1,
+                                                       ": process ")));
+    }
+  }
+}
+
 TEST(ProcessGroupCreate, StoreServesSeveralWorldsOneAfterTheOtherAndSideBySide) {
   const auto store = std::make_shared<store::HashStore>();
   for (int round = 0; round < 3; ++round) {

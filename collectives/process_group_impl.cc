@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
+#include "base/stable_hash.h"
 #include "collectives/consistency.h"
 #include "collectives/join.h"
 #include "collectives/process_group_run.h"
@@ -18,6 +19,10 @@ absl::Status with_time(const absl::Status& status, absl::Duration patience) {
       absl::StrCat(status.message(), " within ", absl::FormatDuration(patience)));
 }
 
+uint64_t hash_of(at::IntArrayRef sizes) {
+  return stable_hash({reinterpret_cast<const char*>(sizes.data()), sizes.size() * sizeof(int64_t)});
+}
+
 }  // namespace
 
 OperationRecord record_of(Operation operation, const at::Tensor& tensor) {
@@ -27,11 +32,15 @@ OperationRecord record_of(Operation operation, const at::Tensor& tensor) {
   const at::IntArrayRef sizes = tensor.sizes();
   record.dimensions = static_cast<uint8_t>(std::min<std::size_t>(sizes.size(), 255));
   const std::size_t kept = std::min<std::size_t>(sizes.size(), OperationRecord::kMostSizes);
+  bool whole = kept == sizes.size();
   for (std::size_t i = 0; i < kept; ++i) {
     record.sizes[i] =
         static_cast<uint32_t>(std::min<int64_t>(sizes[i], std::numeric_limits<uint32_t>::max()));
+    whole = whole && static_cast<int64_t>(record.sizes[i]) == sizes[i];
   }
   record.elements = tensor.numel();
+  if (!whole) [[unlikely]]
+    record.shape_hash = hash_of(sizes);
   return record;
 }
 

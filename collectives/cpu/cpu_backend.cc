@@ -140,10 +140,15 @@ absl::Status read_options(const BackendContext& context, CpuGroup::Options& grou
       group.slot_bytes = bytes;
     } else if (name == "flat_bytes" && is_number) {
       group.flat_bytes = bytes;
+    } else if (name == "small_bytes" && is_number) {
+      group.small_bytes = bytes;
+    } else if (name == "segment_bytes" && is_number) {
+      group.segment_bytes = bytes;
     } else {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "the cpu backend has no option ", name, "=", value,
-          "; it has shared_memory=on|off, transports=shm,tcp, and in bytes slot_bytes and flat_bytes"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("the cpu backend has no option ", name, "=", value,
+                       "; it has shared_memory=on|off, transports=shm,tcp, and in bytes slot_bytes, "
+                       "flat_bytes, small_bytes and segment_bytes"));
     }
   }
   return absl::OkStatus();

@@ -5,26 +5,19 @@
 #include <numeric>
 #include <utility>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "base/stable_hash.h"
 #include "store/prefix_store.h"
 
 namespace gradwire::collectives::cpu {
-namespace {
-
-// The same on all members, and for no two groups of a job but by the rarest chance (FNV-1a).
-uint64_t hash_of(const std::string& name) {
-  uint64_t hash = 0xcbf29ce484222325;
-  for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
-  return hash;
-}
-
-}  // namespace
 
 CpuGroup::CpuGroup(Options options)
     : options_(std::move(options)),
-      base_channel_(hash_of(options_.name) / kStride * kStride),
+      // The same on all members, and for no two groups of a job but by the rarest chance.
+      base_channel_(stable_hash(options_.name) / kStride * kStride),
       leader_of_(options_.size) {}
 
 CpuGroup::~CpuGroup() { options_.mesh->forget(channel(kPointToPoint)); }
@@ -36,12 +29,22 @@ absl::StatusOr<std::unique_ptr<CpuGroup>> CpuGroup::create(Options options) {
   GRADWIRE_RETURN_IF_ERROR(group->share_memory());
   std::vector<int> members(of.size);
   std::iota(members.begin(), members.end(), 0);
+  // Where the numbers are the world's, errors name the right ones anyway.
+  absl::flat_hash_map<int, int> names;
+  if (of.world_ranks != members) {
+    for (const int member : members) names[of.world_ranks[member]] = member;
+    of.mesh->name_ranks(group->channel(kPointToPoint), names);
+  }
   const auto between = [&](const std::vector<int>& those, Channel which) {
-    return std::make_unique<MeshGroup>(MeshGroup::Options{
+    MeshGroup::Options mesh_group{
         .mesh = of.mesh,
         .ranks = group->in_world(those),
         .position = static_cast<int>(std::find(those.begin(), those.end(), of.rank) - those.begin()),
-        .channel = group->channel(which)});
+        .names = names.empty() ? std::vector<int>() : those,
+        .channel = group->channel(which)};
+    if (of.small_bytes != 0) mesh_group.small_bytes = of.small_bytes;
+    if (of.segment_bytes != 0) mesh_group.segment_bytes = of.segment_bytes;
+    return std::make_unique<MeshGroup>(std::move(mesh_group));
   };
   group->all_ = between(members, kAll);
   if (group->layered() && group->leads()) group->between_leaders_ = between(group->leaders_, kLeaders);
@@ -116,9 +119,7 @@ absl::Status CpuGroup::share_memory() {
 
 absl::Status CpuGroup::over_hosts(absl::Status status) {
   if (!status.ok() && !absl::IsInvalidArgument(status)) abort(std::string(status.message()));
-  // The mesh knows no groups.
-  if (status.ok() || options_.world_ranks.back() == options_.size - 1) return status;
-  return absl::Status(status.code(), absl::StrCat(status.message(), " (a rank of the world)"));
+  return status;
 }
 
 absl::Status CpuGroup::barrier(absl::Time deadline) {

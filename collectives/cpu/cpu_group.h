@@ -42,6 +42,9 @@ class CpuGroup {
     // As HostGroup's; 0: as measured.
     std::size_t slot_bytes = 0;
     std::size_t flat_bytes = 0;
+    // As MeshGroup's; 0: as measured.
+    std::size_t small_bytes = 0;
+    std::size_t segment_bytes = 0;
   };
   static absl::StatusOr<std::unique_ptr<CpuGroup>> create(Options options);
   ~CpuGroup();

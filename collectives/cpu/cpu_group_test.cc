@@ -44,17 +44,20 @@ struct Place {
 
 std::ostream& operator<<(std::ostream& out, const Place& place) { return out << place.name; }
 
-void in_groups(const std::vector<std::string>& hosts, const std::function<void(CpuGroup&)>& member) {
+// Runs every member in a thread of its own. Member i is rank i * step of the world.
+void in_groups(const std::vector<std::string>& hosts, const std::function<void(CpuGroup&)>& member,
+               int step = 1) {
   const auto store = std::make_shared<store::HashStore>();
   const int size = static_cast<int>(hosts.size());
   std::vector<std::thread> threads;
   for (int rank = 0; rank < size; ++rank) {
     threads.emplace_back([&, rank] {
-      auto mesh = Mesh::create(
-          {.rank = rank, .size = size, .store = std::make_shared<store::PrefixStore>("mesh/", store)});
+      auto mesh = Mesh::create({.rank = rank * step,
+                                .size = size * step,
+                                .store = std::make_shared<store::PrefixStore>("mesh/", store)});
       ASSERT_TRUE(mesh.ok()) << mesh.status();
       CpuGroup::Options options{.rank = rank, .size = size, .name = "test", .store = store, .mesh = *mesh};
-      for (int each = 0; each < size; ++each) options.world_ranks.push_back(each);
+      for (int each = 0; each < size; ++each) options.world_ranks.push_back(each * step);
       options.timeout = absl::Seconds(60);
       options.host = hosts[rank];
       auto group = CpuGroup::create(std::move(options));
@@ -148,6 +151,20 @@ TEST_P(CpuGroupTest, EndsOnEveryHostWhenOneMemberFails) {
         << status;
     EXPECT_EQ(group.barrier(soon()).code(), absl::StatusCode::kAborted);
   });
+}
+
+TEST(CpuGroup, ErrorsNameRanksOfTheGroup) {
+  const auto member = [](CpuGroup& group) {
+    if (group.rank() == 1) return;
+    const auto late = [] { return Clock::system().now() + absl::Milliseconds(50); };
+    std::vector<int64_t> into(1);
+    const absl::Status alone = group.receive(1, 5, span(into), late()).result().status();
+    EXPECT_TRUE(absl::StrContains(alone.message(), "from rank 1 in time")) << alone;
+    const absl::Status all = group.barrier(late());
+    EXPECT_EQ(all.code(), absl::StatusCode::kDeadlineExceeded) << all;
+    EXPECT_TRUE(absl::StrContains(all.message(), "from rank 1 in time")) << all;
+  };
+  in_groups({"a", "b"}, member, /*step=*/2);
 }
 
 INSTANTIATE_TEST_SUITE_P(Places, CpuGroupTest,

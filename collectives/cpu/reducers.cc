@@ -17,6 +17,7 @@
 #include <cstdint>
 
 #include "collectives/cpu/plain_reducer.h"
+#include "collectives/reduction_meaning.h"
 
 namespace gradwire::collectives::cpu {
 namespace {
@@ -112,22 +113,6 @@ const Reducer* quick_of(ReduceOp op, c10::ScalarType type) {
   }
 }
 
-bool has_meaning(ReduceOp op, c10::ScalarType type) {
-  const bool integral = c10::isIntegralType(type, /*includeBool=*/true);
-  switch (op) {
-    case ReduceOp::kSum:
-      return integral || c10::isFloatingType(type) || c10::isComplexType(type);
-    case ReduceOp::kAvg:
-      return c10::isFloatingType(type) || c10::isComplexType(type);
-    case ReduceOp::kProduct:
-    case ReduceOp::kMin:
-    case ReduceOp::kMax:
-      return integral || c10::isFloatingType(type);
-    default:
-      return integral;
-  }
-}
-
 }  // namespace
 
 const Reducer* reducer_of(ReduceOp op, c10::ScalarType type) {
@@ -135,16 +120,12 @@ const Reducer* reducer_of(ReduceOp op, c10::ScalarType type) {
   constexpr std::size_t kTypes = static_cast<std::size_t>(c10::ScalarType::NumOptions);
   static const auto* const table = [] {
     auto* const made = new std::array<const Reducer*, kOps * kTypes>{};
-    for (const auto type :
-         {c10::ScalarType::Byte, c10::ScalarType::Char, c10::ScalarType::Short, c10::ScalarType::Int,
-          c10::ScalarType::Long, c10::ScalarType::Half, c10::ScalarType::BFloat16, c10::ScalarType::Float,
-          c10::ScalarType::Double, c10::ScalarType::Bool, c10::ScalarType::ComplexFloat,
-          c10::ScalarType::ComplexDouble}) {
+    for (std::size_t type_number = 0; type_number < kTypes; ++type_number) {
+      const auto type = static_cast<c10::ScalarType>(type_number);
       for (std::size_t op_number = 0; op_number < kOps; ++op_number) {
         const auto each = static_cast<ReduceOp>(op_number);
-        if (!has_meaning(each, type)) continue;
-        (*made)[op_number * kTypes + static_cast<std::size_t>(type)] =
-            new TorchReducer(each, type, quick_of(each, type));
+        if (why_no_meaning(each, type) != nullptr) continue;
+        (*made)[op_number * kTypes + type_number] = new TorchReducer(each, type, quick_of(each, type));
       }
     }
     return made;

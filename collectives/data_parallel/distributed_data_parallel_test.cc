@@ -80,35 +80,30 @@ TEST(DistributedDataParallel, StepsStayIdenticalOnAllRanks) {
 }
 
 TEST(DistributedDataParallel, GradientsAreViewsThatStay) {
-  const Ranks ranks(2, kOptions);
   const at::Tensor batch = integers({4, 4}, 1);
-  ranks.run([&](const Group& group) {
-    Net net;
-    DistributedDataParallel model(net, {.group = group});
+  on_replicas<NetImpl>(2, {}, [&](const Group& group, NetImpl& net, auto& model) {
     model.forward(share(batch, group)).sum().backward();
     std::set<const void*> storages;
     std::vector<const void*> places;
-    for (const at::Tensor& each : gradients_of(*net)) {
+    for (const at::Tensor& each : gradients_of(net)) {
       storages.insert(each.storage().unsafeGetStorageImpl());
       places.push_back(each.data_ptr());
     }
     EXPECT_EQ(storages.size(), 1u);
-    torch::optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(0.1));
+    torch::optim::SGD optimizer(net.parameters(), torch::optim::SGDOptions(0.1));
     optimizer.zero_grad(/*set_to_none=*/false);
     model.forward(share(batch, group)).sum().backward();
-    for (std::size_t i = 0; i < places.size(); ++i) EXPECT_EQ(gradients_of(*net)[i].data_ptr(), places[i]);
+    for (std::size_t i = 0; i < places.size(); ++i) EXPECT_EQ(gradients_of(net)[i].data_ptr(), places[i]);
   });
 }
 
 TEST(DistributedDataParallel, ReductionsStartBeforeBackwardEnds) {
-  const Ranks ranks(2, kOptions);
-  ranks.run([&](const Group& group) {
-    Net net;
-    DistributedDataParallel model(net, {.group = group, .bucket_cap_mb = 1e-9});
+  const DistributedDataParallelOptions options{.bucket_cap_mb = 1e-9};
+  on_replicas<NetImpl>(2, options, [&](const Group&, NetImpl& net, auto& model) {
     const at::Tensor x = integers({2, 4}, 1).requires_grad_();
     std::size_t started = 0;
-    const at::Tensor hidden = net->first(x);
-    net->first->weight.register_hook(
+    const at::Tensor hidden = net.first(x);
+    net.first->weight.register_hook(
         [&](const at::Tensor&) { started = model.reducer().started_reductions(); });
     model.forward(x).sum().backward();
     EXPECT_GE(started, 4u);
@@ -116,19 +111,15 @@ TEST(DistributedDataParallel, ReductionsStartBeforeBackwardEnds) {
 }
 
 TEST(DistributedDataParallel, NoSyncAccumulatesAndTheNextPassAveragesTheSum) {
-  const Ranks ranks(2, kOptions);
   const at::Tensor batch = integers({8, 4}, 1);
   const at::Tensor more = integers({8, 4}, 2);
-  ranks.run([&](const Group& group) {
-    Net net;
-    fill(*net, group->rank());
-    DistributedDataParallel model(net, {.group = group});
+  on_replicas<NetImpl>(2, {}, [&](const Group& group, NetImpl& net, auto& model) {
     for (int step = 0; step < 3; ++step) {
       // Also where `.grad` is a view already.
       if (step == 2) {
-        for (const at::Tensor& each : gradients_of(*net)) each.zero_();
+        for (const at::Tensor& each : gradients_of(net)) each.zero_();
       } else {
-        net->zero_grad();
+        net.zero_grad();
       }
       {
         const NoSyncGuard guard = model.no_sync();
@@ -136,41 +127,35 @@ TEST(DistributedDataParallel, NoSyncAccumulatesAndTheNextPassAveragesTheSum) {
         NetImpl alone;
         fill(alone, 0);
         alone.forward(share(batch, group)).sum().backward();
-        expect_equal(gradients_of(*net), gradients_of(alone));
+        expect_equal(gradients_of(net), gradients_of(alone));
       }
       model.forward(share(more, group)).sum().backward();
-      expect_equal(gradients_of(*net), expected(at::cat({batch, more}), 0, 2));
+      expect_equal(gradients_of(net), expected(at::cat({batch, more}), 0, 2));
     }
   });
 }
 
 TEST(DistributedDataParallel, SeveralPassesForOneForwardAddUp) {
-  const Ranks ranks(2, kOptions);
   const at::Tensor batch = integers({8, 4}, 1);
-  ranks.run([&](const Group& group) {
-    Net net;
-    fill(*net, group->rank());
-    DistributedDataParallel model(net, {.group = group, .bucket_cap_mb = 1e-9});
+  const DistributedDataParallelOptions options{.bucket_cap_mb = 1e-9};
+  on_replicas<NetImpl>(2, options, [&](const Group& group, NetImpl& net, auto& model) {
     const at::Tensor loss = model.forward(share(batch, group)).sum();
     loss.backward({}, /*retain_graph=*/true);
     loss.backward();
-    expect_equal(gradients_of(*net), expected(at::cat({batch, batch}), 0, 2));
+    expect_equal(gradients_of(net), expected(at::cat({batch, batch}), 0, 2));
   });
 }
 
 TEST(DistributedDataParallel, SeveralForwardsForOnePass) {
-  const Ranks ranks(2, kOptions);
   const at::Tensor batch = integers({8, 4}, 1);
   const at::Tensor more = integers({8, 4}, 2);
-  ranks.run([&](const Group& group) {
-    Net net;
-    fill(*net, group->rank());
-    DistributedDataParallel model(net, {.group = group, .find_unused_parameters = true});
+  const DistributedDataParallelOptions options{.find_unused_parameters = true};
+  on_replicas<NetImpl>(2, options, [&](const Group& group, NetImpl& net, auto& model) {
     for (int step = 0; step < 2; ++step) {
-      net->zero_grad();
+      net.zero_grad();
       const at::Tensor first = model.forward(share(batch, group)).sum();
       (first + model.forward(share(more, group)).sum()).backward();
-      expect_equal(gradients_of(*net), expected(at::cat({batch, more}), 0, 2));
+      expect_equal(gradients_of(net), expected(at::cat({batch, more}), 0, 2));
     }
   });
 }
@@ -228,21 +213,17 @@ struct MixedImpl : torch::nn::Module {
 };
 
 TEST(DistributedDataParallel, DtypesHaveBucketsOfTheirOwn) {
-  const Ranks ranks(2, kOptions);
   const at::Tensor batch = integers({4, 2}, 1, at::kFloat);
   MixedImpl whole;
   fill(whole, 0);
   whole.forward(batch).sum().backward();
-  ranks.run([&](const Group& group) {
-    auto net = std::make_shared<MixedImpl>();
-    fill(*net, group->rank());
-    DistributedDataParallel model(net, {.group = group});
+  on_replicas<MixedImpl>(2, {}, [&](const Group& group, MixedImpl& net, auto& model) {
     for (int step = 0; step < 2; ++step) {
-      net->zero_grad();
+      net.zero_grad();
       model.forward(share(batch, group)).sum().backward();
       const std::vector<at::Tensor> want = gradients_of(whole);
       for (std::size_t i = 0; i < want.size(); ++i)
-        EXPECT_TRUE(at::equal(gradients_of(*net)[i], want[i] / 2)) << i;
+        EXPECT_TRUE(at::equal(gradients_of(net)[i], want[i] / 2)) << i;
     }
     EXPECT_EQ(model.reducer().bucket_names().size(), 2u);
   });

@@ -15,6 +15,7 @@
 #include "collectives/data_parallel/reducer_hooks.h"
 #include "collectives/data_parallel/replica_check.h"
 #include "collectives/data_parallel/same_memory.h"
+#include "collectives/rank_names.h"
 
 namespace gradwire::collectives {
 
@@ -133,8 +134,8 @@ void Reducer::rebuild_buckets() {
   const int64_t* data = order.data_ptr<int64_t>();
   const std::vector<int64_t> agreed(data, data + order.numel());
   if (!is_permutation_of_all(agreed, parameters_.size())) {
-    throw Error(absl::InternalError(
-        absl::StrCat("rank ", options_.group->ranks()[0], " sent an order of the parameters that is none")));
+    throw Error(absl::InternalError(absl::StrCat(name_rank(0, options_.group->ranks()),
+                                                 " sent an order of the parameters that is none")));
   }
   make_buckets(std::vector<std::size_t>(agreed.begin(), agreed.end()));
 }

@@ -10,19 +10,14 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "base/stable_hash.h"
+#include "collectives/rank_names.h"
 
 namespace gradwire::collectives {
 namespace {
 
 // More than any module's list of parameters takes.
 constexpr int64_t kMostBytes = int64_t{1} << 28;
-
-// FNV-1a: equal on all machines.
-int64_t hash_of(absl::string_view text) {
-  uint64_t hash = 0xcbf29ce484222325u;
-  for (char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
-  return static_cast<int64_t>(hash);
-}
 
 std::vector<at::Tensor> gather_from_all(ProcessGroup& group, const at::Tensor& mine) {
   std::vector<at::Tensor> all;
@@ -52,9 +47,9 @@ absl::Status compare_replicas(const std::vector<std::string>& texts, const std::
     const auto shown = [line](const std::vector<absl::string_view>& lines) {
       return line < lines.size() && !lines[line].empty() ? lines[line] : "nothing more";
     };
-    return absl::InvalidArgumentError(absl::StrCat("the ranks' modules differ: where rank ", ranks[0],
-                                                   " has ", shown(first), ", rank ", ranks[i], " has ",
-                                                   shown(other)));
+    return absl::InvalidArgumentError(
+        absl::StrCat("the ranks' modules differ: where ", name_rank(0, ranks), " has ", shown(first), ", ",
+                     name_rank(static_cast<int>(i), ranks), " has ", shown(other)));
   }
   return absl::OkStatus();
 }
@@ -63,15 +58,15 @@ absl::Status check_replicas(ProcessGroup& group, const std::vector<std::string>&
   const std::string text = absl::StrCat(absl::StrJoin(lines, "\n"), "\n");
   at::Tensor summary = at::empty({2}, at::kLong);
   summary.data_ptr<int64_t>()[0] = static_cast<int64_t>(text.size());
-  summary.data_ptr<int64_t>()[1] = hash_of(text);
+  summary.data_ptr<int64_t>()[1] = static_cast<int64_t>(stable_hash(text));
   const std::vector<at::Tensor> summaries = gather_from_all(group, summary.to(device));
   const auto at = [&](std::size_t rank, int field) { return summaries[rank].data_ptr<int64_t>()[field]; };
   int64_t longest = 0;
   bool equal = true;
   for (std::size_t i = 0; i < summaries.size(); ++i) {
     if (at(i, 0) < 0 || at(i, 0) > kMostBytes) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("rank ", group.ranks()[i], "'s list of parameters has ", at(i, 0), " bytes"));
+      return absl::InvalidArgumentError(absl::StrCat(name_rank(static_cast<int>(i), group.ranks()),
+                                                     "'s list of parameters has ", at(i, 0), " bytes"));
     }
     longest = std::max(longest, at(i, 0));
     equal = equal && at(i, 0) == at(0, 0) && at(i, 1) == at(0, 1);

@@ -17,7 +17,7 @@ std::string describe_replica(const char* what, const NamedTensor& tensor);
 // group throws.
 absl::Status check_replicas(ProcessGroup& group, const std::vector<std::string>& lines, at::Device device);
 
-// Of the texts of all ranks: the first difference; OK when there is none. `ranks`: their numbers.
+// Of the texts of all ranks: the first difference; OK when there is none. `ranks`: theirs in the world.
 absl::Status compare_replicas(const std::vector<std::string>& texts, const std::vector<int>& ranks);
 
 }  // namespace gradwire::collectives

@@ -4,6 +4,7 @@
 #include <torch/nn/module.h>
 #include <torch/nn/modules/linear.h>
 
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -77,6 +78,20 @@ inline std::vector<at::Tensor> gradients_of(const torch::nn::Module& module) {
 // The rows of a batch that are this rank's.
 inline at::Tensor share(const at::Tensor& batch, const Group& group) {
   return batch.chunk(group->size())[group->rank()];
+}
+
+// On each of `size` ranks a replica of a Module whose parameters were filled with the rank: body(group, module, model).
+template <class Module, class Body>
+void on_replicas(int size, const DistributedDataParallelOptions& options, Body body) {
+  const Ranks ranks(size, kOptions);
+  ranks.run([&](const Group& group) {
+    auto net = std::make_shared<Module>();
+    fill(*net, group->rank());
+    DistributedDataParallelOptions own = options;
+    own.group = group;
+    DistributedDataParallel model(net, own);
+    body(group, *net, model);
+  });
 }
 
 }  // namespace gradwire::collectives

@@ -29,57 +29,49 @@ void expect_error(const absl::Status& status, absl::StatusCode code, const std::
 }
 
 TEST(UnusedParameters, UsedOnSomeRanksGetTheAverageWithZeros) {
-  const Ranks ranks(3, kOptions);
   const at::Tensor x = integers({2, 2}, 1);
-  ranks.run([&](const Group& group) {
-    auto net = std::make_shared<BranchesImpl>();
-    fill(*net, group->rank());
-    DistributedDataParallel model(net,
-                                  {.group = group, .bucket_cap_mb = 1e-9, .find_unused_parameters = true});
+  const DistributedDataParallelOptions options{.bucket_cap_mb = 1e-9, .find_unused_parameters = true};
+  on_replicas<BranchesImpl>(3, options, [&](const Group& group, BranchesImpl& net, auto& model) {
     for (int step = 0; step < 3; ++step) {
-      net->zero_grad();
+      net.zero_grad();
       // Everybody uses the right one; the left one is used on one rank, another one each time.
       model.forward(x, group->rank() == step, true).sum().backward();
       const at::Tensor whole = x.sum(0).expand({2, 2});
-      EXPECT_TRUE(at::equal(net->left->weight.grad(), whole / 3)) << net->left->weight.grad();
-      EXPECT_TRUE(at::equal(net->right->weight.grad(), whole * 3 / 3));
-      EXPECT_FALSE(net->nobodys->weight.grad().defined());
+      EXPECT_TRUE(at::equal(net.left->weight.grad(), whole / 3)) << net.left->weight.grad();
+      EXPECT_TRUE(at::equal(net.right->weight.grad(), whole * 3 / 3));
+      EXPECT_FALSE(net.nobodys->weight.grad().defined());
     }
   });
 }
 
 TEST(UnusedParameters, UnusedEverywhereKeepTheirGradient) {
-  const Ranks ranks(3, kOptions);
   const at::Tensor x = integers({2, 2}, 1);
-  ranks.run([&](const Group& group) {
-    auto net = std::make_shared<BranchesImpl>();
-    DistributedDataParallel model(net, {.group = group, .find_unused_parameters = true});
+  const DistributedDataParallelOptions options{.find_unused_parameters = true};
+  on_replicas<BranchesImpl>(3, options, [&](const Group& group, BranchesImpl& net, auto& model) {
     // Its own on each rank, and such that thirds are not exact.
-    net->nobodys->bias.mutable_grad() = at::full({2}, 0.1 + group->rank(), at::kDouble);
+    net.nobodys->bias.mutable_grad() = at::full({2}, 0.1 + group->rank(), at::kDouble);
     model.forward(x, true, true).sum().backward();
-    EXPECT_TRUE(at::equal(net->nobodys->bias.grad(), at::full({2}, 0.1 + group->rank(), at::kDouble)));
-    const at::Tensor left = net->left->weight.grad().clone();
+    EXPECT_TRUE(at::equal(net.nobodys->bias.grad(), at::full({2}, 0.1 + group->rank(), at::kDouble)));
+    const at::Tensor left = net.left->weight.grad().clone();
     // Now it is a view.
-    net->left->weight.grad().fill_(0.1);
+    net.left->weight.grad().fill_(0.1);
     model.forward(x, false, true).sum().backward();
-    EXPECT_TRUE(at::equal(net->left->weight.grad(), at::full({2, 2}, 0.1, at::kDouble)));
+    EXPECT_TRUE(at::equal(net.left->weight.grad(), at::full({2, 2}, 0.1, at::kDouble)));
   });
 }
 
 TEST(UnusedParameters, WhatNoSyncAccumulatedCountsThoughTheNextPassDoesNotUseIt) {
-  const Ranks ranks(2, kOptions);
   const at::Tensor x = integers({2, 2}, 1);
-  ranks.run([&](const Group& group) {
-    auto net = std::make_shared<BranchesImpl>();
-    DistributedDataParallel model(net, {.group = group, .find_unused_parameters = true});
+  const DistributedDataParallelOptions options{.find_unused_parameters = true};
+  on_replicas<BranchesImpl>(2, options, [&](const Group& group, BranchesImpl& net, auto& model) {
     for (int step = 0; step < 2; ++step) {
-      net->zero_grad();
+      net.zero_grad();
       if (group->rank() == 1) {
         const auto guard = model.no_sync();
         model.forward(x, true, false).sum().backward();
       }
       model.forward(x, false, true).sum().backward();
-      EXPECT_TRUE(at::equal(net->left->weight.grad(), x.sum(0).expand({2, 2}) / 2));
+      EXPECT_TRUE(at::equal(net.left->weight.grad(), x.sum(0).expand({2, 2}) / 2));
     }
   });
 }
@@ -106,11 +98,8 @@ TEST(UnusedParameters, OutputThatTheLossDoesNotUse) {
 }
 
 TEST(UnusedParameters, WithoutTheOptionTheNextForwardNamesThem) {
-  const Ranks ranks(2, kOptions);
   const at::Tensor x = integers({2, 2}, 1);
-  ranks.run([&](const Group& group) {
-    auto net = std::make_shared<BranchesImpl>();
-    DistributedDataParallel model(net, {.group = group});
+  on_replicas<BranchesImpl>(2, {}, [&](const Group&, BranchesImpl&, auto& model) {
     model.forward(x, true, true).sum().backward();
     expect_error(thrown_by([&] { model.forward(x, true, true); }), absl::StatusCode::kFailedPrecondition,
                  {"\"nobodys.weight\", \"nobodys.bias\"", "find_unused_parameters"});
@@ -121,11 +110,8 @@ TEST(UnusedParameters, WithoutTheOptionTheNextForwardNamesThem) {
 }
 
 TEST(DataParallelErrors, SecondPassOverAPartIsRefused) {
-  const Ranks ranks(2, kOptions);
   const at::Tensor x = integers({2, 2}, 1);
-  ranks.run([&](const Group& group) {
-    auto net = std::make_shared<BranchesImpl>();
-    DistributedDataParallel model(net, {.group = group});
+  on_replicas<BranchesImpl>(2, {}, [&](const Group&, BranchesImpl&, auto& model) {
     const at::Tensor y = model.forward(x, true, false).sum();
     y.backward({}, /*retain_graph=*/true);
     expect_error(thrown_by([&] { y.backward(); }), absl::StatusCode::kFailedPrecondition, {"\"left."});

@@ -236,13 +236,7 @@ absl::StatusOr<std::shared_ptr<NcclChannel>> NcclGroup::channel(int peer, bool s
 absl::Status NcclGroup::transfer(at::Tensor tensor, int peer, bool sends, int tag, absl::Time deadline,
                                  const Promise<void>& ended) {
   last = {};
-  if (peer < 0) {
-    return absl::InvalidArgumentError(
-        "nccl cannot receive from any source: NCCL matches messages by rank alone; name the rank (src)");
-  }
-  if (peer == context_.rank) {
-    return absl::InvalidArgumentError("nccl has no messages of a rank to itself; copy the tensor");
-  }
+  GRADWIRE_RETURN_IF_ERROR(check_peer(peer, context_.rank));
   GRADWIRE_RETURN_IF_ERROR(watch_->failure());
   GRADWIRE_ASSIGN_OR_RETURN(const std::shared_ptr<NcclChannel> channel,
                             this->channel(peer, sends, tag, tensor.device()));

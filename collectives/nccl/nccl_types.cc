@@ -66,4 +66,13 @@ absl::StatusOr<Plan> plan(at::ScalarType dtype, ReduceOp op) {
   }
 }
 
+absl::Status check_peer(int peer, int self) {
+  if (peer < 0) {
+    return absl::InvalidArgumentError(
+        "nccl cannot receive from any source: NCCL matches messages by rank alone; name the rank (src)");
+  }
+  if (peer != self) return absl::OkStatus();
+  return absl::InvalidArgumentError("nccl has no messages of a rank to itself; copy the tensor");
+}
+
 }  // namespace gradwire::collectives::nccl

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "collectives/reduce_op.h"
 
@@ -35,5 +36,8 @@ struct Plan {
 // InvalidArgument for bitwise operations, dtypes that NCCL does not know, and what has no meaning for a dtype.
 // Premultiplication is not its business.
 absl::StatusOr<Plan> plan(at::ScalarType dtype, ReduceOp op);
+
+// Whether rank `self` can have messages with `peer`; -1: any. InvalidArgument.
+absl::Status check_peer(int peer, int self);
 
 }  // namespace gradwire::collectives::nccl

@@ -79,7 +79,7 @@ void Matcher::match(const Posted& posted, int src, const Key& key, Arrived arriv
   if (arrived.message != 0) {
     auto announced = announced_.find({src, arrived.message});
     if (announced == announced_.end()) {
-      fail(posted.receive, peer(src).reason, actions);
+      fail(posted.receive, gone(std::get<0>(key), src), actions);
       return;
     }
     --peer(src).announced;
@@ -110,9 +110,9 @@ void Matcher::match(const Posted& posted, int src, const Key& key, Arrived arriv
     }
   }
   fail(posted.receive,
-       absl::InvalidArgumentError(absl::StrCat("a message of ", arrived.size, " bytes came from rank ", src,
-                                               " (tag ", std::get<1>(key), ") for a receive of ", posted.size,
-                                               " bytes")),
+       absl::InvalidArgumentError(absl::StrCat("a message of ", arrived.size, " bytes came from ",
+                                               name_of(std::get<0>(key), src), " (tag ", std::get<1>(key),
+                                               ") for a receive of ", posted.size, " bytes")),
        actions);
 }
 
@@ -136,7 +136,7 @@ void Matcher::post(uint64_t receive, int src, uint64_t channel, int64_t tag, uin
   }
   if (src == kAny ? all_others_lost() : peer(src).lost) {
     const int lost = src != kAny ? src : rank_ == 0 ? 1 : 0;
-    fail(receive, peer(lost).reason, actions);
+    fail(receive, gone(channel, lost), actions);
     return;
   }
   const Key key(channel, tag, src);
@@ -242,69 +242,6 @@ void Matcher::withdraw(int src, uint64_t message, absl::StatusCode code, Actions
              "rank ", src, " gave up the message that it had announced: ", absl::StatusCodeToString(code))),
          actions);
   }
-}
-
-void Matcher::lost(int src, const absl::Status& reason, Actions& actions) {
-  Peer& from = peer(src);
-  if (from.lost) return;
-  from.lost = true;
-  from.reason = reason;
-  from.announced = 0;
-  // What was announced stays in its queue, in its order, for a receive that then hears that it will not come.
-  absl::erase_if(announced_, [&](const auto& entry) { return entry.first.first == src; });
-  const bool alone = all_others_lost();
-  std::vector<uint64_t> failed;
-  for (const auto& [receive, entry] : receives_) {
-    const int awaited = entry.message != 0 ? entry.src : std::get<2>(entry.key);
-    if (awaited == src || (awaited == kAny && alone)) failed.push_back(receive);
-  }
-  std::sort(failed.begin(), failed.end());
-  for (const uint64_t receive : failed) {
-    if (receives_.find(receive)->second.message == 0) cancel(receive);
-    fail(receive, reason, actions);
-  }
-}
-
-absl::Status Matcher::state(uint64_t channel) const {
-  auto found = aborted_.find(channel);
-  return found == aborted_.end() ? absl::OkStatus() : found->second;
-}
-
-void Matcher::abort(uint64_t channel, const absl::Status& reason, Actions& actions) {
-  if (!aborted_.emplace(channel, reason).second) return;
-  clear(channel, reason, actions);
-}
-
-void Matcher::forget(uint64_t channel, Actions& actions) {
-  clear(channel, absl::CancelledError("the channel is not used any more"), actions);
-  aborted_.erase(channel);
-}
-
-void Matcher::clear(uint64_t channel, const absl::Status& reason, Actions& actions) {
-  std::vector<uint64_t> failed;
-  for (const auto& [receive, entry] : receives_) {
-    if (std::get<0>(entry.key) == channel) failed.push_back(receive);
-  }
-  std::sort(failed.begin(), failed.end());
-  for (const uint64_t receive : failed) {
-    cancel(receive);
-    fail(receive, reason, actions);
-  }
-  absl::erase_if(queues_, [&](auto& entry) {
-    auto& [key, queue] = entry;
-    if (std::get<0>(key) != channel) return false;
-    const int src = std::get<2>(key);
-    for (const Arrived& arrived : queue.arrived) {
-      --waiting_;
-      if (arrived.message == 0) {
-        return_credit(src, arrived.size, actions);
-      } else if (announced_.erase({src, arrived.message}) > 0) {
-        --peer(src).announced;
-        actions.push_back({.kind = Kind::kRefuse, .src = src, .message = arrived.message, .status = reason});
-      }
-    }
-    return true;
-  });
 }
 
 }  // namespace gradwire::collectives::cpu

@@ -2,8 +2,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <list>
 #include <optional>
+#include <string>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -61,10 +63,18 @@ class Matcher {
   void cancel(uint64_t receive);
   // Everything in the channel, and all that comes, fails with `reason`. The first reason stays.
   void abort(uint64_t channel, const absl::Status& reason, Actions& actions);
-  // What waits in the channel is dropped, receives fail with Cancelled; it is as if it had never been.
+  // As abort(), with Cancelled, and for good: its number is not used again. Of the last kMostForgotten channels what still
+  // comes is dropped; what came later than that would wait, within its sender's window.
   void forget(uint64_t channel, Actions& actions);
-  // OK unless it was aborted.
+  static constexpr std::size_t kMostForgotten = std::size_t{1} << 14;
+  // OK unless it was aborted or forgotten.
   absl::Status state(uint64_t channel) const;
+  // How errors of the channel name ranks: by rank of the world, the number.
+  void name_ranks(uint64_t channel, absl::flat_hash_map<int, int> names);
+  // "rank 2"; of one that has no name in the channel "rank 5 of the world".
+  std::string name_of(uint64_t channel, int rank) const;
+  // Why nothing can be sent to the rank, for who would in the channel; OK unless it is lost.
+  absl::Status gone(uint64_t channel, int rank) const;
 
   // ---- From `src`, another rank or this one.
 
@@ -74,7 +84,7 @@ class Matcher {
   absl::Status data(int src, uint64_t message, Payload payload, Actions& actions);
   void withdraw(int src, uint64_t message, absl::StatusCode code, Actions& actions);
   // Nothing comes from `src` any more. What is here can still be received; receives that wait for it, or for any rank
-  // when all others are lost, fail with `reason`.
+  // when all others are lost, fail. `reason`: what its name is put before, as "has left".
   void lost(int src, const absl::Status& reason, Actions& actions);
 
   // For tests: messages and receives that wait, or whose data is awaited.
@@ -142,6 +152,9 @@ class Matcher {
   // Waiting, or asked for.
   absl::flat_hash_map<MessageKey, Announced> announced_;
   absl::flat_hash_map<uint64_t, absl::Status> aborted_;
+  // The ends of `aborted_` that were forgotten, the oldest first.
+  std::deque<uint64_t> forgotten_;
+  absl::flat_hash_map<uint64_t, absl::flat_hash_map<int, int>> names_;
   uint64_t next_order_ = 0;
   std::size_t posted_to_any_ = 0;
   std::size_t waiting_ = 0;

@@ -23,7 +23,9 @@ class MeshHandle final : public Mesh {
   }
   void abort(uint64_t channel, const absl::Status& reason) override { core_->abort(channel, reason); }
   void forget(uint64_t channel) override { core_->forget(channel); }
-  void on_lost(LostListener listener) override { core_->on_lost(std::move(listener)); }
+  void name_ranks(uint64_t channel, absl::flat_hash_map<int, int> names) override {
+    core_->name_ranks(channel, std::move(names));
+  }
   void shutdown() override { core_->shutdown(); }
 
  private:

@@ -1,11 +1,11 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -56,13 +56,11 @@ class Mesh {
 
   // Everything under way in the channel, and everything that comes, fails with this reason; other channels go on.
   virtual void abort(uint64_t channel, const absl::Status& reason) = 0;
-  // What waits in the channel is dropped, and the channel forgotten.
+  // The channel is not used any more, nor will it be: what waits in it, and what still comes for it, is dropped.
   virtual void forget(uint64_t channel) = 0;
-
-  // Called once for each rank whose connection ended, or that was unreachable, with the reason; also for one that left
-  // in good order. From a transport's thread; must not block.
-  using LostListener = std::function<void(int rank, const absl::Status& reason)>;
-  virtual void on_lost(LostListener listener) = 0;
+  // How errors of the channel name ranks, until it is forgotten: by rank of the world, the number in a group. Others are
+  // named as ranks of the world.
+  virtual void name_ranks(uint64_t channel, absl::flat_hash_map<int, int> names) = 0;
 
   // Ends connections (the other side hears that this rank left) and joins the threads; what is under way fails with
   // Cancelled. Idempotent; the destructor does it.

@@ -51,7 +51,8 @@ void MeshCore::announce(uint64_t id, const std::shared_ptr<Send>& send) {
   {
     MutexLock lock(mutex_);
     if (!sent.ok()) {
-      ended = with_context(sent.status(), absl::StrCat("sending to rank ", send->dst));
+      ended = with_context(sent.status(),
+                           absl::StrCat("sending to ", matcher_.name_of(send->channel, send->dst)));
     } else if (!send->ended.ok()) {
       ended = send->ended;
       withdraw = !send->refused;
@@ -106,7 +107,8 @@ void MeshCore::send_data(uint64_t id, const std::shared_ptr<Send>& send) {
     const Frame gone{
         .kind = FrameKind::kWithdraw, .code = static_cast<uint32_t>(ticket.status().code()), .id = id};
     if (!send->eager) (void)connection.send({encode_frame(gone), {}});
-    complete(id, send, with_context(ticket.status(), absl::StrCat("sending to rank ", send->dst)));
+    complete(id, send,
+             with_context(ticket.status(), absl::StrCat("sending to ", name_of(send->channel, send->dst))));
     return;
   }
   absl::Status ended;
@@ -148,11 +150,12 @@ void MeshCore::on_refuse(int from, uint64_t id, absl::StatusCode code, uint64_t 
     if (found == sends_.end() || found->second->dst != from || !found->second->counted) return;
     send = found->second;
     settle_locked(*send);
+    const std::string name = matcher_.name_of(send->channel, from);
     status = code == absl::StatusCode::kInvalidArgument
                  ? absl::InvalidArgumentError(absl::StrCat("a message of ", send->data.size, " bytes (tag ",
-                                                           send->tag, ") came to rank ", from,
+                                                           send->tag, ") came to ", name,
                                                            " for a receive of ", size, " bytes"))
-                 : absl::Status(code, absl::StrCat("rank ", from, " does not take a message (tag ", send->tag,
+                 : absl::Status(code, absl::StrCat(name, " does not take a message (tag ", send->tag,
                                                    "): ", absl::StatusCodeToString(code)));
     if (send->stage == Send::Stage::kBusy) {
       send->refused = true;
@@ -213,14 +216,16 @@ void MeshCore::cancel_send(uint64_t id) {
 }
 
 void MeshCore::fail_sends(int rank, const absl::Status& reason) {
-  std::vector<uint64_t> ids;
+  std::vector<std::pair<uint64_t, absl::Status>> sends;
   {
     MutexLock lock(mutex_);
     for (const auto& [id, send] : sends_) {
-      if (send->dst == rank) ids.push_back(id);
+      if (send->dst != rank) continue;
+      sends.emplace_back(id, absl::Status(reason.code(), absl::StrCat(matcher_.name_of(send->channel, rank),
+                                                                      " ", reason.message())));
     }
   }
-  for (const uint64_t id : ids) end_send(id, reason);
+  for (auto& [id, status] : sends) end_send(id, std::move(status));
 }
 
 }  // namespace gradwire::collectives::cpu

@@ -43,6 +43,11 @@ absl::Status MeshCore::check(int rank, Span data) const {
   return absl::OkStatus();
 }
 
+std::string MeshCore::name_of(uint64_t channel, int rank) {
+  MutexLock lock(mutex_);
+  return matcher_.name_of(channel, rank);
+}
+
 absl::Status MeshCore::start() {
   GRADWIRE_ASSIGN_OR_RETURN(loop_, transport::EventLoop::create());
   ThreadPool::Options threads;
@@ -56,6 +61,10 @@ absl::Status MeshCore::start() {
 }
 
 absl::Status MeshCore::make_transports() {
+  // What no frame has, a stranger cannot make this rank hold.
+  Limits limits = options_.limits;
+  limits.max_header_bytes = std::min(limits.max_header_bytes, kMaxHeaderBytes);
+  limits.max_buffers = 1;
   const bool chosen = !options_.transports.empty();
   absl::Status shm_works;
   for (const std::string& name : chosen ? options_.transports : std::vector<std::string>{"shm", "tcp"}) {
@@ -66,11 +75,11 @@ absl::Status MeshCore::make_transports() {
         continue;
       }
       transport::ShmOptions shm;
-      shm.limits = options_.limits;
+      shm.limits = limits;
       transports_.push_back(transport::make_shm_transport(std::move(shm), loop_));
     } else if (name == "tcp") {
       transport::TcpOptions tcp;
-      tcp.limits = options_.limits;
+      tcp.limits = limits;
       transports_.push_back(transport::make_tcp_transport(std::move(tcp), loop_));
     } else {
       return absl::InvalidArgumentError(
@@ -111,22 +120,28 @@ void MeshCore::watch_locked(absl::Time deadline) {
 }
 
 void MeshCore::expire() {
-  std::vector<std::pair<uint64_t, std::shared_ptr<Send>>> sends;
-  std::vector<std::pair<uint64_t, std::shared_ptr<Receive>>> receives;
+  std::vector<std::pair<uint64_t, absl::Status>> sends;
+  std::vector<std::pair<uint64_t, absl::Status>> receives;
   {
     MutexLock lock(mutex_);
     const absl::Time now = timers_->clock().now();
     absl::Time next = absl::InfiniteFuture();
     for (const auto& [id, send] : sends_) {
       if (send->deadline <= now) {
-        sends.emplace_back(id, send);
+        sends.emplace_back(id, absl::DeadlineExceededError(absl::StrCat(
+                                   matcher_.name_of(send->channel, send->dst), " has not taken a message of ",
+                                   send->data.size, " bytes (tag ", send->tag, ") in time")));
       } else {
         next = std::min(next, send->deadline);
       }
     }
     for (const auto& [id, receive] : receives_) {
       if (receive->deadline <= now) {
-        receives.emplace_back(id, receive);
+        const std::string from =
+            receive->src == kAnyRank ? "any rank" : matcher_.name_of(receive->channel, receive->src);
+        receives.emplace_back(
+            id, absl::DeadlineExceededError(
+                    absl::StrCat("no message (tag ", receive->tag, ") has come from ", from, " in time")));
       } else {
         next = std::min(next, receive->deadline);
       }
@@ -134,37 +149,21 @@ void MeshCore::expire() {
     alarm_ = absl::InfiniteFuture();
     watch_locked(next);
   }
-  for (const auto& [id, send] : sends) {
-    end_send(id, absl::DeadlineExceededError(absl::StrCat("rank ", send->dst, " has not taken a message of ",
-                                                          send->data.size, " bytes (tag ", send->tag,
-                                                          ") in time")));
-  }
-  for (const auto& [id, receive] : receives) {
-    const std::string from = receive->src == kAnyRank ? "any rank" : absl::StrCat("rank ", receive->src);
-    end_receive(id, absl::DeadlineExceededError(absl::StrCat("no message (tag ", receive->tag,
-                                                             ") has come from ", from, " in time")));
-  }
+  for (auto& [id, late] : sends) end_send(id, std::move(late));
+  for (auto& [id, late] : receives) end_receive(id, std::move(late));
 }
 
-void MeshCore::on_lost(Mesh::LostListener listener) {
-  std::vector<std::pair<int, absl::Status>> before;
-  {
-    MutexLock lock(mutex_);
-    for (int rank = 0; rank < options_.size; ++rank) {
-      if (peer(rank).lost) before.emplace_back(rank, peer(rank).reason);
-    }
-    lost_listeners_.push_back(listener);
-  }
-  for (const auto& [rank, reason] : before) listener(rank, reason);
-}
-
-void MeshCore::abort(uint64_t channel, const absl::Status& reason) {
+void MeshCore::end_channel(uint64_t channel, const absl::Status& reason, bool forget) {
   Todos todos;
   std::vector<uint64_t> sends;
   {
     MutexLock lock(mutex_);
     Matcher::Actions actions;
-    matcher_.abort(channel, reason, actions);
+    if (forget) {
+      matcher_.forget(channel, actions);
+    } else {
+      matcher_.abort(channel, reason, actions);
+    }
     todos = take_locked(std::move(actions));
     for (const auto& [id, send] : sends_) {
       if (send->channel == channel) sends.push_back(id);
@@ -173,22 +172,16 @@ void MeshCore::abort(uint64_t channel, const absl::Status& reason) {
   perform(std::move(todos));
   for (const uint64_t id : sends) end_send(id, reason);
 }
+
+void MeshCore::abort(uint64_t channel, const absl::Status& reason) { end_channel(channel, reason, false); }
 
 void MeshCore::forget(uint64_t channel) {
-  const absl::Status reason = absl::CancelledError("the channel is not used any more");
-  Todos todos;
-  std::vector<uint64_t> sends;
-  {
-    MutexLock lock(mutex_);
-    Matcher::Actions actions;
-    matcher_.forget(channel, actions);
-    todos = take_locked(std::move(actions));
-    for (const auto& [id, send] : sends_) {
-      if (send->channel == channel) sends.push_back(id);
-    }
-  }
-  perform(std::move(todos));
-  for (const uint64_t id : sends) end_send(id, reason);
+  end_channel(channel, absl::CancelledError("the channel is not used any more"), true);
+}
+
+void MeshCore::name_ranks(uint64_t channel, absl::flat_hash_map<int, int> names) {
+  MutexLock lock(mutex_);
+  matcher_.name_ranks(channel, std::move(names));
 }
 
 void MeshCore::shutdown() {

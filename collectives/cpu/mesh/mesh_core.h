@@ -1,8 +1,6 @@
 #pragma once
 
-#include <atomic>
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -16,6 +14,7 @@
 #include "base/timer_queue.h"
 #include "collectives/cpu/mesh/matcher.h"
 #include "collectives/cpu/mesh/mesh.h"
+#include "collectives/cpu/mesh/mesh_books.h"
 #include "collectives/cpu/mesh/mesh_link.h"
 #include "transport/event_loop.h"
 #include "transport/transport.h"
@@ -37,9 +36,9 @@ class MeshCore : public std::enable_shared_from_this<MeshCore> {
   // mesh_core.cc
   absl::Status start();
   void shutdown();
-  void on_lost(Mesh::LostListener listener);
   void abort(uint64_t channel, const absl::Status& reason);
   void forget(uint64_t channel);
+  void name_ranks(uint64_t channel, absl::flat_hash_map<int, int> names);
 
   // mesh_send.cc
   Future<void> send(int dst, uint64_t channel, int64_t tag, Span data, absl::Time deadline);
@@ -49,64 +48,11 @@ class MeshCore : public std::enable_shared_from_this<MeshCore> {
  private:
   friend class MeshLink;
 
-  struct Send {
-    enum class Stage {
-      kQueued,     // For the connection, or for a receive of this rank's own.
-      kAnnounced,  // It has not been asked for.
-      kBusy,       // A thread uses it.
-      kLeaving,    // The transport still reads the data.
-    };
-    Stage stage = Stage::kQueued;
-    int dst;
-    uint64_t channel;
-    int64_t tag;
-    Span data;
-    absl::Time deadline;
-    Promise<void> promise;
-    std::shared_ptr<MeshLink> link;
-    uint64_t ticket = 0;
-    bool eager = false;
-    // In Peer::announced: neither answered nor taken back. Only then an answer is heard.
-    bool counted = false;
-    // While it is busy: what came meanwhile.
-    bool asked = false;
-    bool refused = false;
-    bool left = false;
-    absl::Status ended;
-  };
-  struct Receive {
-    explicit Receive(std::shared_ptr<Executor> executor) : promise(std::move(executor)) {}
-
-    uint64_t id = 0;
-    int src = 0;
-    int64_t tag = 0;
-    Span data;
-    absl::Time deadline;
-    Promise<int> promise;
-    std::weak_ptr<MeshCore> core;
-    // Nobody writes to `data` any more; and somebody waits for that.
-    std::atomic<bool> done{false};
-    std::atomic<bool> awaited{false};
-  };
+  using Send = MeshSend;
+  using Receive = MeshReceive;
+  using Peer = MeshPeer;
   // Tells when the transport has let go of the data of a message.
   class Leaving;
-
-  struct Peer {
-    enum class State { kIdle, kWanted, kConnecting, kOpen };
-    State state = State::kIdle;
-    absl::Time connect_by;
-    // The record that it has published, and how many of its addresses have been tried.
-    std::string record;
-    std::size_t tried = 0;
-    std::string failures;
-    std::shared_ptr<MeshLink> out;  // Messages go to it here.
-    std::shared_ptr<MeshLink> in;   // And come from it here.
-    std::deque<uint64_t> queue;     // Sends that wait for `out`.
-    uint64_t eager_bytes = 0;       // That it has not returned.
-    std::size_t announced = 0;
-    bool lost = false;
-    absl::Status reason;
-  };
 
   // What is to be done of a Matcher's actions, when mutex_ has been released.
   struct Todo {
@@ -120,9 +66,12 @@ class MeshCore : public std::enable_shared_from_this<MeshCore> {
     return peers_[static_cast<std::size_t>(rank)];
   }
   absl::Status check(int rank, Span data) const;
+  // How errors of the channel name the rank.
+  std::string name_of(uint64_t channel, int rank);
   // When an operation with this deadline is to be looked at.
   void watch_locked(absl::Time deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void expire();
+  void end_channel(uint64_t channel, const absl::Status& reason, bool forget);
 
   // ---- Sending (mesh_send.cc, mesh_announce.cc).
 
@@ -137,7 +86,7 @@ class MeshCore : public std::enable_shared_from_this<MeshCore> {
   // Sends all that waits for the connection.
   void flush_queue(const std::shared_ptr<MeshLink>& link);
   // Afterwards the data is the caller's again.
-  static absl::Status send_eager(MeshLink& link, uint64_t channel, int64_t tag, Span data);
+  absl::Status send_eager(MeshLink& link, uint64_t channel, int64_t tag, Span data);
   // REQUIRES of these: `send` is busy with this thread.
   void announce(uint64_t id, const std::shared_ptr<Send>& send);
   // Of a message that was asked for, or that goes at once.
@@ -170,13 +119,16 @@ class MeshCore : public std::enable_shared_from_this<MeshCore> {
 
   std::shared_ptr<transport::ConnectionListener> accept(
       const std::string& transport, const std::shared_ptr<transport::Connection>& connection);
+  // Ends a connection that has not said who it is by then, or says much else.
+  void watch_stranger_locked(MeshLink& link, absl::Time hello_by) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status on_hello(const std::shared_ptr<MeshLink>& link, const Frame& frame, absl::string_view token);
   void want_locked(int rank) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void find_peers();
   void connect(int rank);
   absl::Status connect_by(transport::Transport& transport, int rank, const std::string& address);
   void on_closed(const std::shared_ptr<MeshLink>& link, const absl::Status& reason);
-  // Nothing can be sent to the rank any more; what it has sent may still come.
+  // Nothing can be sent to the rank any more; what it has sent may still come. Of these `reason` is what the rank's name is
+  // put before, as "has left".
   void fail_sends(int rank, const absl::Status& reason);
   // Nor does anything come.
   void lose(int rank, const absl::Status& reason);
@@ -204,7 +156,6 @@ class MeshCore : public std::enable_shared_from_this<MeshCore> {
   int unintroduced_ ABSL_GUARDED_BY(mutex_) = 0;
   bool finding_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Time alarm_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();
-  std::vector<Mesh::LostListener> lost_listeners_ ABSL_GUARDED_BY(mutex_);
 
   std::once_flag shut_down_;
 };

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/error.h"
@@ -55,16 +56,23 @@ struct MeshGroup::State {
 
 MeshGroup::MeshGroup(Options options) : options_(std::move(options)), state_(std::make_shared<State>()) {
   Mesh* const mesh = options_.mesh.get();
+  absl::flat_hash_map<int, int> names;
+  for (std::size_t i = 0; i < options_.names.size(); ++i) names[options_.ranks[i]] = options_.names[i];
+  if (!names.empty()) {
+    mesh->name_ranks(options_.channel, names);
+    mesh->name_ranks(options_.channel + 1, names);
+  }
   if (size() == 1) return;
   state_->told = mesh->receive(kAnyRank, options_.channel + 1, 0, {state_->note.data(), state_->note.size()},
                                absl::InfiniteFuture());
   // On one of the mesh's threads, which end before it does.
-  state_->told.on_ready_inline(
-      [mesh, state = state_, channel = options_.channel](const absl::StatusOr<int>& from) {
-        if (!from.ok()) return;
-        const absl::Status reason = read_note(state->note, *from);
-        if (state->set(reason)) mesh->abort(channel, reason);
-      });
+  state_->told.on_ready_inline([mesh, state = state_, channel = options_.channel,
+                                names = std::move(names)](const absl::StatusOr<int>& from) {
+    if (!from.ok()) return;
+    const auto name = names.find(*from);
+    const absl::Status reason = read_note(state->note, name == names.end() ? *from : name->second);
+    if (state->set(reason)) mesh->abort(channel, reason);
+  });
 }
 
 MeshGroup::~MeshGroup() {

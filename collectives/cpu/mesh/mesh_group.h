@@ -19,8 +19,8 @@ namespace gradwire::collectives::cpu {
 // Collectives among some ranks of a mesh. One member's end; members are told by their position in the list.
 //
 // Operations are called one at a time and in the same order, with the same sizes, by all members. They return when this
-// member's part is done, and nothing of theirs uses its memory any more. Errors name the ranks of the world: Unavailable
-// (gone), DeadlineExceeded (waited for). Whichever member an operation fails on tells the others, on whom the operation
+// member's part is done, and nothing of theirs uses its memory any more. Errors name members: Unavailable (gone),
+// DeadlineExceeded (waited for). Whichever member an operation fails on tells the others, on whom the operation
 // under way, or the next, fails with that reason, too. From then on every call returns Aborted with the first reason.
 // What InvalidArgument refuses before it has begun breaks nothing.
 // Results have the same bits on all members.
@@ -33,11 +33,14 @@ class MeshGroup {
     // Of the world, by position; and this member's position.
     std::vector<int> ranks;
     int position = 0;
+    // What errors call the members, by position; empty: their rank of the world.
+    std::vector<int> names;
     // This number and the next one are the group's alone, the same for all members.
     uint64_t channel = 0;
     // All-reduce, broadcast, reduce and the like of up to so many bytes go by the shortest way, longer ones by the one
-    // with the least traffic, in pieces of segment_bytes. The same for all members.
-    std::size_t small_bytes = std::size_t{32} << 10;
+    // with the least traffic, in pieces of segment_bytes. The same for all members. As measured over tcp on the loopback
+    // interface, with two ranks and with four.
+    std::size_t small_bytes = std::size_t{128} << 10;
     std::size_t segment_bytes = std::size_t{512} << 10;
   };
   explicit MeshGroup(Options options);

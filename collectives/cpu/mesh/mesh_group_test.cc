@@ -1,47 +1,26 @@
 #include "collectives/cpu/mesh/mesh_group.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
-#include <functional>
-#include <memory>
-#include <numeric>
 #include <string>
-#include <thread>
 #include <tuple>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/clock.h"
+#include "collectives/cpu/mesh/mesh_group_test_world.h"
 #include "collectives/cpu/plain_reducer.h"
 #include "gtest/gtest.h"
-#include "store/hash_store.h"
 #include "transport/process_counts.h"
 
 namespace gradwire::collectives::cpu {
 namespace {
 
-absl::Time in(absl::Duration duration) { return Clock::system().now() + duration; }
-absl::Time patience() { return in(absl::Seconds(120)); }
-
-template <class T>
-Span span(std::vector<T>& values) {
-  return {values.data(), values.size() * sizeof(T)};
-}
-
 template <class T>
 std::vector<Span> spans(std::vector<std::vector<T>>& lists) {
   std::vector<Span> out;
   for (std::vector<T>& list : lists) out.push_back(span(list));
-  return out;
-}
-
-// What a rank brings: small whole numbers, so that sums of doubles are exact, and different everywhere.
-template <class T>
-std::vector<T> values(std::size_t count, int rank, int block = 0) {
-  std::vector<T> out(count);
-  for (std::size_t i = 0; i < count; ++i)
-    out[i] = static_cast<T>((i * 7 + i / 251) % 1000 + rank * 1000 + block * 17);
   return out;
 }
 
@@ -54,62 +33,6 @@ std::vector<T> sums(std::size_t count, int size, int block = 0) {
   }
   return out;
 }
-
-// Meshes and groups of all ranks, in one process.
-class World {
- public:
-  World(int size, std::string transport, std::vector<int> absent = {}) : size_(size) {
-    for (int rank = 0; rank < size; ++rank) {
-      meshes.push_back(nullptr);
-      groups.push_back(nullptr);
-      if (std::find(absent.begin(), absent.end(), rank) != absent.end()) continue;
-      Mesh::Options options;
-      options.rank = rank;
-      options.size = size;
-      options.store = store_;
-      if (transport != "default") options.transports = {transport};
-      absl::StatusOr<std::shared_ptr<Mesh>> mesh = Mesh::create(std::move(options));
-      EXPECT_TRUE(mesh.ok()) << mesh.status();
-      meshes.back() = *mesh;
-    }
-  }
-
-  // Groups with these bounds, of all ranks.
-  void make_groups(std::size_t small_bytes, std::size_t segment_bytes) {
-    std::vector<int> ranks(static_cast<std::size_t>(size_));
-    std::iota(ranks.begin(), ranks.end(), 0);
-    for (int rank = 0; rank < size_; ++rank) {
-      const auto at = static_cast<std::size_t>(rank);
-      groups[at] = nullptr;
-      if (meshes[at] == nullptr) continue;
-      groups[at] = std::make_unique<MeshGroup>(MeshGroup::Options{.mesh = meshes[at],
-                                                                  .ranks = ranks,
-                                                                  .position = rank,
-                                                                  .channel = channel_,
-                                                                  .small_bytes = small_bytes,
-                                                                  .segment_bytes = segment_bytes});
-    }
-    channel_ += 2;
-  }
-
-  // Runs the function for each rank that is there, each on a thread.
-  void run(const std::function<void(MeshGroup&, int)>& function) {
-    std::vector<std::thread> threads;
-    for (int rank = 0; rank < size_; ++rank) {
-      if (groups[static_cast<std::size_t>(rank)] == nullptr) continue;
-      threads.emplace_back([&, rank] { function(*groups[static_cast<std::size_t>(rank)], rank); });
-    }
-    for (std::thread& thread : threads) thread.join();
-  }
-
-  std::vector<std::shared_ptr<Mesh>> meshes;
-  std::vector<std::unique_ptr<MeshGroup>> groups;
-
- private:
-  const int size_;
-  const std::shared_ptr<store::Store> store_ = std::make_shared<store::HashStore>();
-  uint64_t channel_ = 100;
-};
 
 template <class T>
 void check_everything(MeshGroup& group, int rank, std::size_t count, bool all_roots = true) {
@@ -257,83 +180,6 @@ TEST_P(MeshGroupTest, WrongArgumentsBreakNothing) {
     wrong(group.reduce_scatter(span(data), list, PlainReducer<char, Sum>(), patience()));
     EXPECT_TRUE(group.barrier(patience()).ok());
   });
-}
-
-TEST(MeshGroupFailureTest, AbsentMemberIsNamedWithinTheDeadline) {
-  for (const std::size_t count : {1, 100'000}) {
-    World world(3, "default", /*absent=*/{1});
-    world.make_groups(std::size_t{32} << 10, std::size_t{512} << 10);
-    const absl::Time start = Clock::system().now();
-    world.run([&, count = count](MeshGroup& group, int rank) {
-      std::vector<double> data = values<double>(count, rank);
-      const absl::Status status =
-          group.all_reduce(span(data), PlainReducer<double, Sum>(), in(absl::Milliseconds(300)));
-      EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
-      EXPECT_NE(status.message().find("rank "), std::string::npos) << status;
-      const absl::Status next = group.barrier(patience());
-      EXPECT_EQ(next.code(), absl::StatusCode::kAborted) << next;
-      EXPECT_NE(next.message().find("in time"), std::string::npos) << next;
-    });
-    EXPECT_LT(Clock::system().now() - start, absl::Seconds(20));
-  }
-}
-
-// The member leaves while the others are in the operation; those that have no connection with it hear of it, too.
-TEST(MeshGroupFailureTest, MemberThatGoesFailsTheOperationOnAllOthers) {
-  for (const std::size_t count : {1, 1'000'000}) {
-    World world(5, "default");
-    world.make_groups(std::size_t{32} << 10, std::size_t{512} << 10);
-    world.run([](MeshGroup& group, int) { EXPECT_TRUE(group.barrier(patience()).ok()); });
-    const absl::Time start = Clock::system().now();
-    world.run([&, count = count](MeshGroup& group, int rank) {
-      if (rank == 3) {
-        world.meshes[3]->shutdown();
-        return;
-      }
-      std::vector<double> data = values<double>(count, rank);
-      const absl::Status status = group.all_reduce(span(data), PlainReducer<double, Sum>(), patience());
-      EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
-      EXPECT_NE(status.message().find("rank 3"), std::string::npos) << status;
-      EXPECT_EQ(group.barrier(patience()).code(), absl::StatusCode::kAborted);
-    });
-    EXPECT_LT(Clock::system().now() - start, absl::Seconds(20));
-  }
-}
-
-TEST(MeshGroupFailureTest, AbortEndsTheOperationOnAllMembers) {
-  World world(3, "default");
-  world.make_groups(std::size_t{32} << 10, std::size_t{512} << 10);
-  world.run([](MeshGroup& group, int rank) {
-    if (rank == 0) {
-      group.abort("no more");
-      EXPECT_EQ(group.barrier(patience()).code(), absl::StatusCode::kAborted);
-      return;
-    }
-    const absl::Status status = group.barrier(patience());
-    EXPECT_EQ(status.code(), absl::StatusCode::kAborted) << status;
-    EXPECT_NE(status.message().find("no more"), std::string::npos) << status;
-  });
-}
-
-TEST(MeshGroupFailureTest, DifferentSizesAreAnErrorOnBothSides) {
-  World world(2, "default");
-  world.make_groups(std::size_t{32} << 10, std::size_t{512} << 10);
-  world.run([](MeshGroup& group, int rank) {
-    std::vector<double> data(static_cast<std::size_t>(rank + 1));
-    const absl::Status status = group.all_reduce(span(data), PlainReducer<double, Sum>(), patience());
-    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
-  });
-}
-
-TEST(MeshGroupFailureTest, GroupsOfOneMeshAreApart) {
-  World world(2, "default");
-  world.make_groups(1024, 4096);
-  std::vector<std::unique_ptr<MeshGroup>> first = std::move(world.groups);
-  world.groups.resize(2);
-  world.make_groups(1024, 4096);
-  first[0]->abort("over");
-  world.run([](MeshGroup& group, int) { EXPECT_TRUE(group.barrier(patience()).ok()); });
-  EXPECT_FALSE(first[1]->barrier(patience()).ok());
 }
 
 }  // namespace

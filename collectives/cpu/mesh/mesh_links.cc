@@ -1,5 +1,6 @@
 // The part of MeshCore that makes connections, and hears of their ends.
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -14,6 +15,9 @@ namespace {
 
 // For a connection that came in to say who it is.
 constexpr absl::Duration kHelloTimeout = absl::Seconds(10);
+// A transport takes a whole message before it can be seen that it is no hello; meanwhile this much, looked at so often.
+constexpr uint64_t kMostBeforeHello = 4096;
+constexpr absl::Duration kStrangerSlice = absl::Milliseconds(20);
 // How long what a rank has sent may take to arrive after the connection to it has ended.
 constexpr absl::Duration kRestTimeout = absl::Milliseconds(500);
 // Looks into the store for ranks that have not come yet.
@@ -34,11 +38,31 @@ std::shared_ptr<transport::ConnectionListener> MeshCore::accept(
   if (closed_ || unintroduced_ >= 2 * options_.size + kStrangers) return nullptr;
   ++unintroduced_;
   link->connection = connection;
-  link->timer = timers_->schedule(timers_->clock().now() + kHelloTimeout, [connection] {
-    connection->close(absl::DeadlineExceededError("it has not said who it is"));
-  });
+  watch_stranger_locked(*link, timers_->clock().now() + kHelloTimeout);
   links_.insert(link);
   return link;
+}
+
+void MeshCore::watch_stranger_locked(MeshLink& link, absl::Time hello_by) {
+  const absl::Time next = std::min(hello_by, timers_->clock().now() + kStrangerSlice);
+  link.timer = timers_->schedule(next, [this, weak = link.weak_from_this(), hello_by] {
+    const std::shared_ptr<MeshLink> stranger = weak.lock();
+    if (stranger == nullptr) return;
+    absl::Status reason;
+    {
+      MutexLock lock(mutex_);
+      if (stranger->rank >= 0 || stranger->closed) return;
+      if (stranger->connection->bytes_arrived() > kMostBeforeHello) {
+        reason = absl::InvalidArgumentError("it sends much without saying who it is");
+      } else if (timers_->clock().now() >= hello_by) {
+        reason = absl::DeadlineExceededError("it has not said who it is");
+      } else {
+        watch_stranger_locked(*stranger, hello_by);
+        return;
+      }
+    }
+    stranger->connection->close(std::move(reason));
+  });
 }
 
 absl::Status MeshCore::on_hello(const std::shared_ptr<MeshLink>& link, const Frame& frame,
@@ -101,11 +125,10 @@ void MeshCore::find_peers() {
       if (known || record.ok()) {
         connect(rank);
       } else if (!absl::IsDeadlineExceeded(record.status())) {
-        lose(rank, absl::UnavailableError(
-                       absl::StrCat("rank ", rank, " cannot be found: ", record.status().message())));
+        lose(rank, absl::UnavailableError(absl::StrCat("cannot be found: ", record.status().message())));
       } else if (late) {
-        lose(rank, absl::UnavailableError(absl::StrCat("rank ", rank, " has not come within ",
-                                                       absl::FormatDuration(options_.connect_timeout))));
+        lose(rank, absl::UnavailableError(
+                       absl::StrCat("has not come within ", absl::FormatDuration(options_.connect_timeout))));
       } else {
         missing = key_of(rank);
       }
@@ -143,7 +166,7 @@ void MeshCore::connect(int rank) {
     MutexLock lock(mutex_);
     failures = peer(rank).failures;
   }
-  lose(rank, absl::UnavailableError(absl::StrCat("rank ", rank, " cannot be reached", failures)));
+  lose(rank, absl::UnavailableError(absl::StrCat("cannot be reached", failures)));
 }
 
 absl::Status MeshCore::connect_by(transport::Transport& transport, int rank, const std::string& address) {
@@ -202,8 +225,8 @@ void MeshCore::on_closed(const std::shared_ptr<MeshLink>& link, const absl::Stat
     if (rank < 0) --unintroduced_;
     if (rank < 0 || closed_) return;
     Peer& other = peer(rank);
-    gone = absl::UnavailableError(link->left ? absl::StrCat("rank ", rank, " has left")
-                                             : absl::StrCat("rank ", rank, " is gone: ", reason.message()));
+    gone = absl::UnavailableError(link->left ? std::string("has left")
+                                             : absl::StrCat("is gone: ", reason.message()));
     if (!link->made_here()) {
       next = kLost;
     } else if (!link->welcomed) {
@@ -215,8 +238,9 @@ void MeshCore::on_closed(const std::shared_ptr<MeshLink>& link, const absl::Stat
       if (!std::exchange(finding_, true)) executor_->post([this] { find_peers(); });
     } else if (other.in != nullptr && !other.in->closed) {
       next = kRest;
-      timers_->schedule(timers_->clock().now() + kRestTimeout,
-                        [in = other.in, gone] { in->connection->close(gone); });
+      timers_->schedule(timers_->clock().now() + kRestTimeout, [in = other.in, gone] {
+        in->connection->close(absl::Status(gone.code(), absl::StrCat("it ", gone.message())));
+      });
     } else {
       next = kLost;
     }
@@ -228,25 +252,21 @@ void MeshCore::on_closed(const std::shared_ptr<MeshLink>& link, const absl::Stat
 void MeshCore::lose(int rank, const absl::Status& reason) {
   Todos todos;
   std::vector<std::shared_ptr<MeshLink>> links;
-  std::vector<Mesh::LostListener> listeners;
   {
     MutexLock lock(mutex_);
     Peer& other = peer(rank);
     if (closed_ || other.lost) return;
     other.lost = true;
-    other.reason = reason;
     Matcher::Actions actions;
     matcher_.lost(rank, reason, actions);
     todos = take_locked(std::move(actions));
     for (const auto& link : {other.out, other.in}) {
       if (link != nullptr && !link->closed && link->connection != nullptr) links.push_back(link);
     }
-    listeners = lost_listeners_;
   }
   perform(std::move(todos));
   fail_sends(rank, reason);
   for (const std::shared_ptr<MeshLink>& link : links) link->connection->close(reason);
-  for (const Mesh::LostListener& listener : listeners) listener(rank, reason);
 }
 
 }  // namespace gradwire::collectives::cpu

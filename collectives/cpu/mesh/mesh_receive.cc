@@ -17,6 +17,7 @@ Future<int> MeshCore::receive(int src, uint64_t channel, int64_t tag, Span data,
   Todos todos;
   if (refused.ok()) {
     receive->src = src;
+    receive->channel = channel;
     receive->tag = tag;
     receive->data = data;
     receive->deadline = deadline;

@@ -11,8 +11,6 @@
 namespace gradwire::collectives::cpu {
 namespace {
 
-// Behind the frame: to copy them costs less than a buffer of their own.
-constexpr std::size_t kInlineBytes = 4096;
 // What has not left of an eager message is copied, so that the sender need not wait; not of longer ones.
 constexpr std::size_t kCapturedBytes = std::size_t{64} << 10;
 
@@ -22,9 +20,9 @@ std::string frame_with(const Frame& frame, Span data) {
   return header;
 }
 
-absl::Status too_many(int dst) {
+absl::Status too_many(const std::string& rank) {
   return absl::ResourceExhaustedError(
-      absl::StrCat("rank ", dst, " has left ", kMaxAnnounced, " messages of this rank waiting"));
+      absl::StrCat(rank, " has left ", kMaxAnnounced, " messages of this rank waiting"));
 }
 
 }  // namespace
@@ -32,7 +30,7 @@ absl::Status too_many(int dst) {
 absl::Status MeshCore::check_open_locked(int dst, uint64_t channel) {
   if (closed_) return absl::CancelledError("the mesh was shut down");
   GRADWIRE_RETURN_IF_ERROR(matcher_.state(channel));
-  return peer(dst).reason;
+  return matcher_.gone(channel, dst);
 }
 
 bool MeshCore::take_window_locked(Peer& peer, std::size_t size) {
@@ -90,7 +88,7 @@ Future<void> MeshCore::send(int dst, uint64_t channel, int64_t tag, Span data, a
       send->link = link;
       send->eager = eager;
       if (open && !eager && !take_announcement_locked(*send)) {
-        refused = too_many(dst);
+        refused = too_many(matcher_.name_of(channel, dst));
       } else {
         id = add_send_locked(send);
       }
@@ -134,7 +132,7 @@ Future<void> MeshCore::send_to_self(uint64_t channel, int64_t tag, Span data, ab
       if (take_announcement_locked(*send)) {
         status = matcher_.announce(rank, channel, tag, data.size, add_send_locked(send), actions);
       } else {
-        status = too_many(rank);
+        status = too_many(matcher_.name_of(channel, rank));
       }
     }
     todos = take_locked(std::move(actions));
@@ -156,7 +154,7 @@ absl::Status MeshCore::send_eager(MeshLink& link, uint64_t channel, int64_t tag,
     if (ticket.ok()) link.connection->capture(*ticket);
   }
   if (ticket.ok()) return absl::OkStatus();
-  return with_context(ticket.status(), absl::StrCat("sending to rank ", link.rank));
+  return with_context(ticket.status(), absl::StrCat("sending to ", name_of(channel, link.rank)));
 }
 
 void MeshCore::flush_queue(const std::shared_ptr<MeshLink>& link) {
@@ -186,7 +184,7 @@ void MeshCore::flush_queue(const std::shared_ptr<MeshLink>& link) {
     } else if (send->eager) {
       send_data(id, send);
     } else if (!admitted) {
-      complete(id, send, too_many(send->dst));
+      complete(id, send, too_many(name_of(send->channel, send->dst)));
     } else {
       announce(id, send);
     }

@@ -24,8 +24,8 @@
 //   24      8      size, in bytes
 //   32      8      id
 //
-// Fields that a kind does not use are zero. A payload of `size` bytes follows in the header, or is the message's only
-// buffer.
+// Fields that a kind does not use are zero. A payload of `size` bytes follows in the header, up to kInlineBytes, or is the
+// message's only buffer. Longer headers and more buffers are refused by the transports.
 //
 // The sender says kHello first and nothing more until kWelcome comes. Then each message goes as kEager, or as kAnnounce,
 // which the receiver answers with kAsk when a receive has been found for it, or with kRefuse. kAsk is followed by kData.
@@ -66,6 +66,9 @@ enum class FrameKind : uint8_t {
 
 inline constexpr std::size_t kFrameBytes = 40;
 inline constexpr std::size_t kTokenBytes = 64;
+// Longer payloads are a buffer: to copy shorter ones behind the frame costs less than that.
+inline constexpr std::size_t kInlineBytes = 4096;
+inline constexpr std::size_t kMaxHeaderBytes = kFrameBytes + kInlineBytes;
 inline constexpr uint64_t kEagerWindow = uint64_t{16} << 20;
 inline constexpr uint64_t kMessageCost = 64;
 inline constexpr std::size_t kMaxAnnounced = std::size_t{1} << 17;

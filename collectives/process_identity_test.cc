@@ -1,4 +1,4 @@
-#include "collectives/nccl/process_identity.h"
+#include "collectives/process_identity.h"
 
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -7,7 +7,7 @@
 #include <csignal>
 #include <string>
 
-namespace gradwire::collectives::nccl {
+namespace gradwire::collectives {
 namespace {
 
 TEST(ProcessIdentity, OwnProcessRuns) {
@@ -67,4 +67,4 @@ TEST(ProcessIdentity, NothingIsKnownOfOtherPlaces) {
 }
 
 }  // namespace
-}  // namespace gradwire::collectives::nccl
+}  // namespace gradwire::collectives

@@ -6,7 +6,7 @@
 
 #include "absl/strings/string_view.h"
 
-namespace gradwire::collectives::nccl {
+namespace gradwire::collectives {
 
 // One process as others on its host can recognise it: process ids are used again, with another time of start.
 struct ProcessIdentity {
@@ -26,4 +26,4 @@ std::optional<ProcessIdentity> decode_process(absl::string_view text);
 // True only when it is sure that the process has ended; one in another place is never known to have.
 bool has_ended(const ProcessIdentity& process);
 
-}  // namespace gradwire::collectives::nccl
+}  // namespace gradwire::collectives

@@ -13,12 +13,21 @@
 #include "rpc/tensor_codec.h"
 #include "rpc/testing/group.h"
 
-namespace gradwire::collectives {
+namespace gradwire::autograd {
 
 at::Tensor doubled(const at::Tensor& x) { return x * 2; }
 GRADWIRE_RPC(doubled)
 
 namespace {
+
+using collectives::BranchesImpl;
+using collectives::DistributedDataParallel;
+using collectives::Group;
+using collectives::integers;
+using collectives::kOptions;
+using collectives::Net;
+using collectives::NetImpl;
+using collectives::Ranks;
 
 // Runs `body` on each trainer, where its agent is the current one.
 std::vector<absl::Status> on_trainers(const Ranks& ranks, const rpc::testing::Group& agents,
@@ -43,9 +52,8 @@ std::vector<at::Tensor> expected(const at::Tensor& batch) {
   return gradients_of(net);
 }
 
-void expect_in_context(const autograd::Context& context, const NetImpl& net,
-                       const std::vector<at::Tensor>& want) {
-  const autograd::Gradients gradients = autograd::get_gradients(context);
+void expect_in_context(const Context& context, const NetImpl& net, const std::vector<at::Tensor>& want) {
+  const Gradients gradients = get_gradients(context);
   const std::vector<at::Tensor> parameters = net.parameters();
   for (std::size_t i = 0; i < want.size(); ++i) {
     ASSERT_TRUE(gradients.contains(parameters[i])) << i;
@@ -63,8 +71,8 @@ TEST(ContextGradients, AveragesAreInTheContextAndGradStaysAsItIs) {
       fill(*net, group->rank());
       DistributedDataParallel model(net, {.group = group, .bucket_cap_mb = cap});
       for (int step = 0; step < 3; ++step) {
-        const autograd::Context context;
-        autograd::backward(context, {remote_loss(model.forward(share(batch, group)))});
+        const Context context;
+        backward(context, {remote_loss(model.forward(share(batch, group)))});
         expect_in_context(context, *net, expected(batch));
         EXPECT_FALSE(net->first->weight.grad().defined());
       }
@@ -72,8 +80,8 @@ TEST(ContextGradients, AveragesAreInTheContextAndGradStaysAsItIs) {
       model.forward(share(batch, group)).sum().backward();
       const at::Tensor grad = net->third->weight.grad().clone();
       EXPECT_TRUE(at::equal(grad, expected(batch)[4] / 2));
-      const autograd::Context context;
-      autograd::backward(context, {remote_loss(model.forward(share(batch, group)))});
+      const Context context;
+      backward(context, {remote_loss(model.forward(share(batch, group)))});
       expect_in_context(context, *net, expected(batch));
       EXPECT_TRUE(at::equal(net->third->weight.grad(), grad));
     }));
@@ -90,21 +98,21 @@ TEST(ContextGradients, PassesInOneContextAddUpAndNoSyncWaits) {
     fill(*net, group->rank());
     DistributedDataParallel model(net, {.group = group, .bucket_cap_mb = 1e-9});
     {
-      const autograd::Context context;
-      autograd::backward(context, {remote_loss(model.forward(share(batch, group)))});
-      autograd::backward(context, {remote_loss(model.forward(share(more, group)))});
+      const Context context;
+      backward(context, {remote_loss(model.forward(share(batch, group)))});
+      backward(context, {remote_loss(model.forward(share(more, group)))});
       expect_in_context(context, *net, expected(at::cat({batch, more})));
     }
-    const autograd::Context context;
+    const Context context;
     {
       const auto guard = model.no_sync();
-      autograd::backward(context, {remote_loss(model.forward(share(batch, group)))});
+      backward(context, {remote_loss(model.forward(share(batch, group)))});
       NetImpl alone;
       fill(alone, 0);
       (alone.forward(share(batch, group)).sum() * 2).backward();
       expect_in_context(context, *net, gradients_of(alone));
     }
-    autograd::backward(context, {remote_loss(model.forward(share(more, group)))});
+    backward(context, {remote_loss(model.forward(share(more, group)))});
     expect_in_context(context, *net, expected(at::cat({batch, more})));
   }));
 }
@@ -118,9 +126,9 @@ TEST(ContextGradients, UnusedParameters) {
     DistributedDataParallel model(net,
                                   {.group = group, .bucket_cap_mb = 1e-9, .find_unused_parameters = true});
     for (int step = 0; step < 2; ++step) {
-      const autograd::Context context;
-      autograd::backward(context, {remote_loss(model.forward(x, group->rank() == step, true))});
-      const autograd::Gradients gradients = autograd::get_gradients(context);
+      const Context context;
+      backward(context, {remote_loss(model.forward(x, group->rank() == step, true))});
+      const Gradients gradients = get_gradients(context);
       const at::Tensor whole = x.sum(0).expand({2, 2});
       EXPECT_TRUE(at::equal(gradients.at(net->left->weight), whole));
       EXPECT_TRUE(at::equal(gradients.at(net->right->weight), whole * 2));
@@ -140,10 +148,10 @@ TEST(ContextGradients, TrainerThatFailsEndsTheOthersPass) {
       group->destroy();
       return;
     }
-    const autograd::Context context;
+    const Context context;
     const at::Tensor loss = remote_loss(net->forward(batch));
     try {
-      autograd::backward(context, {loss});
+      backward(context, {loss});
       ADD_FAILURE() << "no error";
     } catch (const Error& error) {
       EXPECT_TRUE(absl::StrContains(error.what(), "averaging the gradients")) << error.what();
@@ -152,4 +160,4 @@ TEST(ContextGradients, TrainerThatFailsEndsTheOthersPass) {
 }
 
 }  // namespace
-}  // namespace gradwire::collectives
+}  // namespace gradwire::autograd

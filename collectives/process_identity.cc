@@ -1,4 +1,4 @@
-#include "collectives/nccl/process_identity.h"
+#include "collectives/process_identity.h"
 
 #include <unistd.h>
 
@@ -14,7 +14,7 @@
 #include "absl/strings/str_split.h"
 #include "base/host.h"
 
-namespace gradwire::collectives::nccl {
+namespace gradwire::collectives {
 namespace {
 
 struct Stat {
@@ -89,4 +89,4 @@ bool has_ended(const ProcessIdentity& process) {
          (stat.started != 0 && process.started != 0 && stat.started != process.started);
 }
 
-}  // namespace gradwire::collectives::nccl
+}  // namespace gradwire::collectives

@@ -1,0 +1,107 @@
+// The part of Matcher that ends channels, and ranks.
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "collectives/cpu/mesh/matcher.h"
+
+namespace gradwire::collectives::cpu {
+
+using Kind = Matcher::Action::Kind;
+
+void Matcher::lost(int src, const absl::Status& reason, Actions& actions) {
+  Peer& from = peer(src);
+  if (from.lost) return;
+  from.lost = true;
+  from.reason = reason;
+  from.announced = 0;
+  // What was announced stays in its queue, in its order, for a receive that then hears that it will not come.
+  absl::erase_if(announced_, [&](const auto& entry) { return entry.first.first == src; });
+  const bool alone = all_others_lost();
+  std::vector<uint64_t> failed;
+  for (const auto& [receive, entry] : receives_) {
+    const int awaited = entry.message != 0 ? entry.src : std::get<2>(entry.key);
+    if (awaited == src || (awaited == kAny && alone)) failed.push_back(receive);
+  }
+  std::sort(failed.begin(), failed.end());
+  for (const uint64_t receive : failed) {
+    const Receive& entry = receives_.find(receive)->second;
+    const uint64_t channel = std::get<0>(entry.key);
+    if (entry.message == 0) cancel(receive);
+    fail(receive, gone(channel, src), actions);
+  }
+}
+
+absl::Status Matcher::state(uint64_t channel) const {
+  auto found = aborted_.find(channel);
+  return found == aborted_.end() ? absl::OkStatus() : found->second;
+}
+
+void Matcher::abort(uint64_t channel, const absl::Status& reason, Actions& actions) {
+  if (!aborted_.emplace(channel, reason).second) return;
+  clear(channel, reason, actions);
+}
+
+void Matcher::forget(uint64_t channel, Actions& actions) {
+  // One for all channels: thousands of them are kept.
+  static const auto* const reason =
+      new absl::Status(absl::CancelledError("the channel is not used any more"));
+  clear(channel, *reason, actions);
+  names_.erase(channel);
+  absl::Status& state = aborted_[channel];
+  // Forgotten before.
+  if (state == *reason) return;
+  state = *reason;
+  forgotten_.push_back(channel);
+  if (forgotten_.size() <= kMostForgotten) return;
+  aborted_.erase(forgotten_.front());
+  forgotten_.pop_front();
+}
+
+void Matcher::name_ranks(uint64_t channel, absl::flat_hash_map<int, int> names) {
+  names_.insert_or_assign(channel, std::move(names));
+}
+
+std::string Matcher::name_of(uint64_t channel, int rank) const {
+  const auto channels = names_.find(channel);
+  if (channels == names_.end()) return absl::StrCat("rank ", rank);
+  const auto found = channels->second.find(rank);
+  return found == channels->second.end() ? absl::StrCat("rank ", rank, " of the world")
+                                         : absl::StrCat("rank ", found->second);
+}
+
+absl::Status Matcher::gone(uint64_t channel, int rank) const {
+  const Peer& other = peers_[static_cast<std::size_t>(rank)];
+  if (!other.lost) return absl::OkStatus();
+  return absl::Status(other.reason.code(), absl::StrCat(name_of(channel, rank), " ", other.reason.message()));
+}
+
+void Matcher::clear(uint64_t channel, const absl::Status& reason, Actions& actions) {
+  std::vector<uint64_t> failed;
+  for (const auto& [receive, entry] : receives_) {
+    if (std::get<0>(entry.key) == channel) failed.push_back(receive);
+  }
+  std::sort(failed.begin(), failed.end());
+  for (const uint64_t receive : failed) {
+    cancel(receive);
+    fail(receive, reason, actions);
+  }
+  absl::erase_if(queues_, [&](auto& entry) {
+    auto& [key, queue] = entry;
+    if (std::get<0>(key) != channel) return false;
+    const int src = std::get<2>(key);
+    for (const Arrived& arrived : queue.arrived) {
+      --waiting_;
+      if (arrived.message == 0) {
+        return_credit(src, arrived.size, actions);
+      } else if (announced_.erase({src, arrived.message}) > 0) {
+        --peer(src).announced;
+        actions.push_back({.kind = Kind::kRefuse, .src = src, .message = arrived.message, .status = reason});
+      }
+    }
+    return true;
+  });
+}
+
+}  // namespace gradwire::collectives::cpu

@@ -1,0 +1,87 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "collectives/cpu/mesh/matcher.h"
+#include "gtest/gtest.h"
+
+namespace gradwire::collectives::cpu {
+
+using Kind = Matcher::Action::Kind;
+
+inline constexpr uint64_t kChannel = 7;
+
+inline Payload payload(const std::string& text) {
+  transport::Message message;
+  message.header = encode_frame({.kind = FrameKind::kEager}) + text;
+  return Payload(std::move(message));
+}
+
+inline std::string text_of(const Payload& payload) {
+  return std::string(static_cast<const char*>(payload.data()), payload.size());
+}
+
+// Rank 0 of four; each function is an event, and returns the actions.
+class MatcherTest : public testing::Test {
+ protected:
+  Matcher::Actions post(uint64_t receive, int src, uint64_t size = 1, int64_t tag = 0,
+                        uint64_t channel = kChannel) {
+    Matcher::Actions actions;
+    matcher_.post(receive, src, channel, tag, size, actions);
+    return actions;
+  }
+  Matcher::Actions eager(int src, const std::string& text, int64_t tag = 0, uint64_t channel = kChannel) {
+    Matcher::Actions actions;
+    EXPECT_TRUE(matcher_.eager(src, channel, tag, payload(text), actions).ok());
+    return actions;
+  }
+  Matcher::Actions announce(int src, uint64_t message, uint64_t size = 1, int64_t tag = 0,
+                            uint64_t channel = kChannel) {
+    Matcher::Actions actions;
+    EXPECT_TRUE(matcher_.announce(src, channel, tag, size, message, actions).ok());
+    return actions;
+  }
+  Matcher::Actions data(int src, uint64_t message, const std::string& text) {
+    Matcher::Actions actions;
+    EXPECT_TRUE(matcher_.data(src, message, payload(text), actions).ok());
+    return actions;
+  }
+  Matcher::Actions lost(int src) {
+    Matcher::Actions actions;
+    matcher_.lost(src, absl::UnavailableError("is gone"), actions);
+    return actions;
+  }
+  Matcher::Actions abort(uint64_t channel = kChannel) {
+    Matcher::Actions actions;
+    matcher_.abort(channel, absl::AbortedError("enough"), actions);
+    return actions;
+  }
+
+  static void expect_delivered(const Matcher::Actions& actions, uint64_t receive, int src,
+                               const std::string& text) {
+    ASSERT_EQ(actions.size(), 1u);
+    EXPECT_EQ(actions[0].kind, Kind::kDeliver);
+    EXPECT_EQ(actions[0].receive, receive);
+    EXPECT_EQ(actions[0].src, src);
+    EXPECT_EQ(text_of(actions[0].payload), text);
+  }
+  static void expect_failed(const Matcher::Actions& actions, uint64_t receive, absl::StatusCode code) {
+    ASSERT_EQ(actions.size(), 1u);
+    EXPECT_EQ(actions[0].kind, Kind::kFail);
+    EXPECT_EQ(actions[0].receive, receive);
+    EXPECT_EQ(actions[0].status.code(), code) << actions[0].status;
+  }
+  static void expect_asked(const Matcher::Actions& actions, int src, uint64_t message) {
+    ASSERT_EQ(actions.size(), 1u);
+    EXPECT_EQ(actions[0].kind, Kind::kAsk);
+    EXPECT_EQ(actions[0].src, src);
+    EXPECT_EQ(actions[0].message, message);
+  }
+
+  Matcher matcher_{0, 4};
+};
+
+}  // namespace gradwire::collectives::cpu

@@ -1,0 +1,111 @@
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/clock.h"
+#include "collectives/cpu/mesh/mesh_group.h"
+#include "collectives/cpu/mesh/mesh_group_test_world.h"
+#include "collectives/cpu/plain_reducer.h"
+#include "gtest/gtest.h"
+
+namespace gradwire::collectives::cpu {
+namespace {
+
+TEST(MeshGroupFailureTest, AbsentMemberIsNamedWithinTheDeadline) {
+  for (const std::size_t count : {1, 100'000}) {
+    World world(3, "default", /*absent=*/{1});
+    world.make_groups(std::size_t{32} << 10, std::size_t{512} << 10);
+    const absl::Time start = Clock::system().now();
+    world.run([&, count = count](MeshGroup& group, int rank) {
+      std::vector<double> data = values<double>(count, rank);
+      const absl::Status status =
+          group.all_reduce(span(data), PlainReducer<double, Sum>(), in(absl::Milliseconds(300)));
+      EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
+      EXPECT_NE(status.message().find("rank "), std::string::npos) << status;
+      const absl::Status next = group.barrier(patience());
+      EXPECT_EQ(next.code(), absl::StatusCode::kAborted) << next;
+      EXPECT_NE(next.message().find("in time"), std::string::npos) << next;
+    });
+    EXPECT_LT(Clock::system().now() - start, absl::Seconds(20));
+  }
+}
+
+// The member leaves while the others are in the operation; those that have no connection with it hear of it, too.
+TEST(MeshGroupFailureTest, MemberThatGoesFailsTheOperationOnAllOthers) {
+  for (const std::size_t count : {1, 1'000'000}) {
+    World world(5, "default");
+    world.make_groups(std::size_t{32} << 10, std::size_t{512} << 10);
+    world.run([](MeshGroup& group, int) { EXPECT_TRUE(group.barrier(patience()).ok()); });
+    const absl::Time start = Clock::system().now();
+    world.run([&, count = count](MeshGroup& group, int rank) {
+      if (rank == 3) {
+        world.meshes[3]->shutdown();
+        return;
+      }
+      std::vector<double> data = values<double>(count, rank);
+      const absl::Status status = group.all_reduce(span(data), PlainReducer<double, Sum>(), patience());
+      EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+      EXPECT_NE(status.message().find("rank 3"), std::string::npos) << status;
+      EXPECT_EQ(group.barrier(patience()).code(), absl::StatusCode::kAborted);
+    });
+    EXPECT_LT(Clock::system().now() - start, absl::Seconds(20));
+  }
+}
+
+TEST(MeshGroupFailureTest, AbortEndsTheOperationOnAllMembers) {
+  World world(3, "default");
+  world.make_groups(std::size_t{32} << 10, std::size_t{512} << 10);
+  world.run([](MeshGroup& group, int rank) {
+    if (rank == 0) {
+      group.abort("no more");
+      EXPECT_EQ(group.barrier(patience()).code(), absl::StatusCode::kAborted);
+      return;
+    }
+    const absl::Status status = group.barrier(patience());
+    EXPECT_EQ(status.code(), absl::StatusCode::kAborted) << status;
+    EXPECT_NE(status.message().find("no more"), std::string::npos) << status;
+  });
+}
+
+// A group of some of the world, whose members have other numbers in it.
+TEST(MeshGroupFailureTest, MembersAreNamedAsTheGroupDoes) {
+  World world(3, "default");
+  const auto make = [&](int position, int rank) {
+    return std::make_unique<MeshGroup>(
+        MeshGroup::Options{.mesh = world.meshes[static_cast<std::size_t>(rank)],
+                           .ranks = {0, 2},
+                           .position = position,
+                           .names = {0, 1},
+                           .channel = 10});
+  };
+  const std::unique_ptr<MeshGroup> first = make(0, 0);
+  std::unique_ptr<MeshGroup> second = make(1, 2);
+  second->abort("no more");
+  EXPECT_EQ(first->barrier(patience()).message(), "barrier: rank 1 says: no more");
+}
+
+TEST(MeshGroupFailureTest, DifferentSizesAreAnErrorOnBothSides) {
+  World world(2, "default");
+  world.make_groups(std::size_t{32} << 10, std::size_t{512} << 10);
+  world.run([](MeshGroup& group, int rank) {
+    std::vector<double> data(static_cast<std::size_t>(rank + 1));
+    const absl::Status status = group.all_reduce(span(data), PlainReducer<double, Sum>(), patience());
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+  });
+}
+
+TEST(MeshGroupFailureTest, GroupsOfOneMeshAreApart) {
+  World world(2, "default");
+  world.make_groups(1024, 4096);
+  std::vector<std::unique_ptr<MeshGroup>> first = std::move(world.groups);
+  world.groups.resize(2);
+  world.make_groups(1024, 4096);
+  first[0]->abort("over");
+  world.run([](MeshGroup& group, int) { EXPECT_TRUE(group.barrier(patience()).ok()); });
+  EXPECT_FALSE(first[1]->barrier(patience()).ok());
+}
+
+}  // namespace
+}  // namespace gradwire::collectives::cpu

@@ -1,0 +1,95 @@
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "base/clock.h"
+#include "collectives/cpu/mesh/mesh_group.h"
+#include "gtest/gtest.h"
+#include "store/hash_store.h"
+
+// What the tests of MeshGroup have in common.
+namespace gradwire::collectives::cpu {
+
+inline absl::Time in(absl::Duration duration) { return Clock::system().now() + duration; }
+inline absl::Time patience() { return in(absl::Seconds(120)); }
+
+template <class T>
+Span span(std::vector<T>& values) {
+  return {values.data(), values.size() * sizeof(T)};
+}
+
+// What a rank brings: small whole numbers, so that sums of doubles are exact, and different everywhere.
+template <class T>
+std::vector<T> values(std::size_t count, int rank, int block = 0) {
+  std::vector<T> out(count);
+  for (std::size_t i = 0; i < count; ++i)
+    out[i] = static_cast<T>((i * 7 + i / 251) % 1000 + rank * 1000 + block * 17);
+  return out;
+}
+
+// Meshes and groups of all ranks, in one process.
+class World {
+ public:
+  World(int size, std::string transport, std::vector<int> absent = {}) : size_(size) {
+    for (int rank = 0; rank < size; ++rank) {
+      meshes.push_back(nullptr);
+      groups.push_back(nullptr);
+      if (std::find(absent.begin(), absent.end(), rank) != absent.end()) continue;
+      Mesh::Options options;
+      options.rank = rank;
+      options.size = size;
+      options.store = store_;
+      if (transport != "default") options.transports = {transport};
+      absl::StatusOr<std::shared_ptr<Mesh>> mesh = Mesh::create(std::move(options));
+      EXPECT_TRUE(mesh.ok()) << mesh.status();
+      meshes.back() = *mesh;
+    }
+  }
+
+  // Groups with these bounds, of all ranks.
+  void make_groups(std::size_t small_bytes, std::size_t segment_bytes) {
+    std::vector<int> ranks(static_cast<std::size_t>(size_));
+    std::iota(ranks.begin(), ranks.end(), 0);
+    for (int rank = 0; rank < size_; ++rank) {
+      const auto at = static_cast<std::size_t>(rank);
+      groups[at] = nullptr;
+      if (meshes[at] == nullptr) continue;
+      groups[at] = std::make_unique<MeshGroup>(MeshGroup::Options{.mesh = meshes[at],
+                                                                  .ranks = ranks,
+                                                                  .position = rank,
+                                                                  .channel = channel_,
+                                                                  .small_bytes = small_bytes,
+                                                                  .segment_bytes = segment_bytes});
+    }
+    channel_ += 2;
+  }
+
+  // Runs the function for each rank that is there, each on a thread.
+  void run(const std::function<void(MeshGroup&, int)>& function) {
+    std::vector<std::thread> threads;
+    for (int rank = 0; rank < size_; ++rank) {
+      if (groups[static_cast<std::size_t>(rank)] == nullptr) continue;
+      threads.emplace_back([&, rank] { function(*groups[static_cast<std::size_t>(rank)], rank); });
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
+
+  std::vector<std::shared_ptr<Mesh>> meshes;
+  std::vector<std::unique_ptr<MeshGroup>> groups;
+
+ private:
+  const int size_;
+  const std::shared_ptr<store::Store> store_ = std::make_shared<store::HashStore>();
+  uint64_t channel_ = 100;
+};
+
+}  // namespace gradwire::collectives::cpu

@@ -1,0 +1,200 @@
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "collectives/cpu/mesh/mesh.h"
+#include "collectives/cpu/mesh/mesh_test_world.h"
+#include "collectives/cpu/mesh/mesh_wire.h"
+#include "gtest/gtest.h"
+#include "transport/recording_listener.h"
+#include "transport/tcp/tcp_transport.h"
+
+namespace gradwire::collectives::cpu {
+namespace {
+
+// A stranger that can speak the transport's protocol, and maybe knows the world's secret.
+class HostileMesh : public testing::Test {
+ protected:
+  HostileMesh() : world_(0, {}) {
+    world_.meshes.push_back(world_.make(0, 3, {"tcp"}, kEager));
+    address_ = world_.store->get("mesh/rank/0").substr(4);
+    address_.pop_back();
+    token_ = world_.store->get("mesh/token");
+  }
+  ~HostileMesh() override { stranger_->shutdown(); }
+
+  struct Connected {
+    std::shared_ptr<transport::Connection> connection;
+    std::shared_ptr<transport::RecordingListener> listener;
+    void send(std::string header, std::size_t buffer = 0) {
+      transport::Message message{std::move(header), {}};
+      if (buffer > 0) message.buffers.push_back(transport::make_test_buffer(buffer, 1));
+      EXPECT_TRUE(connection->send(std::move(message)).ok());
+    }
+    void expect_closed() { EXPECT_EQ(listener->wait_closed().code(), absl::StatusCode::kUnavailable); }
+  };
+  Connected connect() {
+    Connected connected;
+    connected.listener = std::make_shared<transport::RecordingListener>();
+    auto connection = stranger_->connect(address_, connected.listener, absl::Seconds(30));
+    EXPECT_TRUE(connection.ok());
+    connected.connection = *connection;
+    return connected;
+  }
+  std::string hello(int64_t rank, uint64_t size, const std::string& token) {
+    return encode_frame({.kind = FrameKind::kHello, .tag = rank, .size = size}) + token;
+  }
+
+  World world_;
+  std::string address_;
+  std::string token_;
+  std::unique_ptr<transport::Transport> stranger_ = transport::make_tcp_transport();
+};
+
+TEST_F(HostileMesh, StrangersAreTurnedAway) {
+  const std::string wrong(kTokenBytes, '0');
+  for (const std::string& first :
+       {std::string(), std::string("GET / HTTP/1.1\r\n\r\n"), std::string(4096, '\xff'), hello(1, 3, wrong),
+        hello(1, 3, "short"), hello(1, 2, token_), hello(0, 3, token_), hello(-1, 3, token_),
+        hello(3, 3, token_), encode_frame({.kind = FrameKind::kWelcome}),
+        encode_frame({.kind = FrameKind::kEager, .channel = 3, .size = 0})}) {
+    Connected connected = connect();
+    connected.send(first);
+    connected.expect_closed();
+  }
+  // They were nobody, so that nobody is lost.
+  Connected member = connect();
+  member.send(hello(1, 3, token_));
+  ASSERT_EQ(member.listener->wait_for_messages(1).size(), 1u);
+  member.send(encode_frame({.kind = FrameKind::kEager, .channel = 3, .size = 1}) + "a");
+  std::string received(1, 'x');
+  EXPECT_EQ(world_[0].receive(1, 3, 0, span(received), patience()).result().value_or(-1), 1);
+  // A second one of the same rank.
+  Connected second = connect();
+  second.send(hello(1, 3, token_));
+  second.expect_closed();
+}
+
+TEST_F(HostileMesh, MemberThatBreaksTheProtocolIsLost) {
+  std::string bad_version = encode_frame({.kind = FrameKind::kEager});
+  bad_version[2] = 9;
+  std::string bad_kind = encode_frame({.kind = FrameKind::kEager});
+  bad_kind[3] = 77;
+  const std::vector<std::pair<std::string, std::size_t>> evil = {
+      {bad_version, 0},
+      {bad_kind, 0},
+      {"", 0},
+      {encode_frame({.kind = FrameKind::kEager, .size = uint64_t{1} << 60}), 0},
+      {encode_frame({.kind = FrameKind::kEager, .size = 5}), 4},
+      {encode_frame({.kind = FrameKind::kEager, .size = uint64_t{17} << 20}), std::size_t{17} << 20},
+      {encode_frame({.kind = FrameKind::kAnnounce, .size = 5}), 0},
+      {encode_frame({.kind = FrameKind::kData, .size = 5, .id = 3}), 5},
+      {encode_frame({.kind = FrameKind::kWithdraw, .code = 99, .id = 3}), 0},
+      {encode_frame({.kind = FrameKind::kCredit, .size = 5}), 0},
+      {encode_frame({.kind = FrameKind::kAsk, .id = 5}), 0},
+      {hello(1, 3, token_), 0},
+  };
+  for (const auto& [header, buffer] : evil) {
+    World world(0, {});
+    world.meshes.push_back(world.make(0, 3, {"tcp"}, kEager));
+    address_ = world.store->get("mesh/rank/0").substr(4);
+    address_.pop_back();
+    Connected member = connect();
+    member.send(hello(1, 3, world.store->get("mesh/token")));
+    ASSERT_EQ(member.listener->wait_for_messages(1).size(), 1u);
+    std::string received(1, 'x');
+    Future<int> receive = world[0].receive(1, 3, 0, span(received), patience());
+    member.send(header, buffer);
+    member.expect_closed();
+    EXPECT_EQ(receive.result().status().code(), absl::StatusCode::kUnavailable) << receive.result().status();
+  }
+}
+
+// The address in the store is that of somebody who answers what was not asked.
+TEST_F(HostileMesh, ReceiverThatBreaksTheProtocolIsLost) {
+  for (const Frame& answer : {Frame{.kind = FrameKind::kAsk, .id = 1}, Frame{.kind = FrameKind::kEager},
+                              Frame{.kind = FrameKind::kHello}}) {
+    World world(0, {});
+    world.meshes.push_back(world.make(0, 2, {"tcp"}, kEager));
+    std::unique_ptr<transport::Transport> listening = transport::make_tcp_transport();
+    auto address = listening->listen([&](const std::shared_ptr<transport::Connection>&) {
+      return std::make_shared<transport::RecordingListener>(
+          [&](transport::Connection& connection, const transport::Message&) {
+            (void)connection.send({encode_frame(answer), {}});
+          });
+    });
+    ASSERT_TRUE(address.ok());
+    world.store->set("mesh/rank/1", absl::StrCat("tcp ", *address, "\n"));
+    std::string data(1, 'x');
+    EXPECT_EQ(world[0].send(1, 3, 0, span(data), patience()).result().code(), absl::StatusCode::kUnavailable);
+    listening->shutdown();
+  }
+}
+
+// A plain socket, which says what no transport would.
+class PlainSocket {
+ public:
+  explicit PlainSocket(const std::string& address)
+      : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_in to = {};
+    to.sin_family = AF_INET;
+    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    to.sin_port = htons(static_cast<uint16_t>(std::stoi(address.substr(address.rfind(':') + 1))));
+    EXPECT_EQ(::connect(socket_, reinterpret_cast<const sockaddr*>(&to), sizeof(to)), 0);
+    // As transport/tcp/preface.h says, with a token of its own.
+    static char next = 'a';
+    write(std::string("GWt1\1\0\0\0", 8) + std::string(16, next++));
+  }
+  ~PlainSocket() { ::close(socket_); }
+
+  // The beginning of a frame, as transport/tcp/frame.h says, with a header of so many bytes, and perhaps a buffer.
+  void begin_frame(uint64_t header_bytes, uint64_t buffer_bytes) {
+    std::string frame("GWf1\2\0\0\0", 8);
+    append(frame, header_bytes, 8);
+    append(frame, buffer_bytes > 0 ? 1 : 0, 4);
+    append(frame, 0, 4);
+    if (buffer_bytes > 0) append(frame, buffer_bytes, 8);
+    write(frame);
+  }
+  void write(const std::string& bytes) {
+    // The other end may be gone already.
+    (void)::send(socket_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+  }
+  bool closed_within(absl::Duration time) {
+    pollfd waiting{socket_, POLLIN, 0};
+    char byte;
+    return ::poll(&waiting, 1, static_cast<int>(absl::ToInt64Milliseconds(time))) == 1 &&
+           ::recv(socket_, &byte, 1, MSG_DONTWAIT) <= 0;
+  }
+
+ private:
+  static void append(std::string& out, uint64_t value, int bytes) {
+    for (int i = 0; i < bytes; ++i) out.push_back(static_cast<char>(value >> (8 * i)));
+  }
+
+  const int socket_;
+};
+
+// Nobody has seen a whole message yet when it is refused; who says nothing at all has ten seconds.
+TEST_F(HostileMesh, StrangerCannotMakeItHoldMuch) {
+  PlainSocket header(address_);
+  header.begin_frame(uint64_t{1} << 20, 0);
+  PlainSocket buffer(address_);
+  buffer.begin_frame(kFrameBytes, uint64_t{1} << 30);
+  buffer.write(std::string(std::size_t{64} << 10, 'x'));
+  PlainSocket silent(address_);
+  EXPECT_TRUE(header.closed_within(absl::Seconds(5)));
+  EXPECT_TRUE(buffer.closed_within(absl::Seconds(5)));
+  EXPECT_FALSE(silent.closed_within(absl::ZeroDuration()));
+}
+
+}  // namespace
+}  // namespace gradwire::collectives::cpu
