@@ -63,6 +63,13 @@ class TwoBackends : public GroupBackend {
     GroupBackend& backend = of(output);
     return backend.reduce_scatter_tensor(std::move(output), std::move(input), op, size, deadline);
   }
+  absl::Status all_to_all_single(at::Tensor output, at::Tensor input,
+                                 const std::vector<int64_t>& output_splits,
+                                 const std::vector<int64_t>& input_splits, absl::Time deadline) override {
+    GroupBackend& backend = of(output);
+    return backend.all_to_all_single(std::move(output), std::move(input), output_splits, input_splits,
+                                     deadline);
+  }
   absl::Status barrier(absl::Time deadline) override { return use(*cpu_).barrier(deadline); }
   // Devices are named where they are to be waited for.
   absl::Status barrier_on(const std::vector<int>& device_ids, absl::Time deadline) override {

@@ -20,6 +20,19 @@ std::vector<at::Tensor> parts_of(const at::Tensor& whole, const at::Tensor& part
   return parts;
 }
 
+// The rows that go to, or come from, each rank.
+std::vector<at::Tensor> split_rows(const at::Tensor& tensor, const std::vector<int64_t>& splits) {
+  const c10::NoGradGuard no_grad;
+  std::vector<at::Tensor> parts;
+  parts.reserve(splits.size());
+  int64_t row = 0;
+  for (int64_t rows : splits) {
+    parts.push_back(tensor.narrow(0, row, rows));
+    row += rows;
+  }
+  return parts;
+}
+
 }  // namespace
 
 absl::Status GroupBackend::all_gather_into_tensor(at::Tensor output, at::Tensor input, int size,
@@ -32,6 +45,12 @@ absl::Status GroupBackend::reduce_scatter_tensor(at::Tensor output, at::Tensor i
                                                  int size, absl::Time deadline) {
   std::vector<at::Tensor> inputs = parts_of(input, output, size);
   return reduce_scatter(std::move(output), std::move(inputs), op, deadline);
+}
+
+absl::Status GroupBackend::all_to_all_single(at::Tensor output, at::Tensor input,
+                                             const std::vector<int64_t>& output_splits,
+                                             const std::vector<int64_t>& input_splits, absl::Time deadline) {
+  return all_to_all(split_rows(output, output_splits), split_rows(input, input_splits), deadline);
 }
 
 }  // namespace gradwire::collectives

@@ -83,6 +83,10 @@ class GroupBackend {
                                               absl::Time deadline);
   virtual absl::Status reduce_scatter_tensor(at::Tensor output, at::Tensor input, const Reduction& op,
                                              int size, absl::Time deadline);
+  // As all_to_all; both tensors are contiguous, and split into so many rows for each rank.
+  virtual absl::Status all_to_all_single(at::Tensor output, at::Tensor input,
+                                         const std::vector<int64_t>& output_splits,
+                                         const std::vector<int64_t>& input_splits, absl::Time deadline);
 
   // Point to point, also while a collective runs, from any thread. The tensor is the backend's until the future is done.
   virtual Future<void> send(at::Tensor tensor, int dst, int tag, absl::Time deadline) = 0;

@@ -1,25 +1,9 @@
 #include "collectives/operations.h"
 
-#include <ATen/ops/narrow.h>
-#include <c10/core/GradMode.h>
-
 #include <utility>
 
 namespace gradwire::collectives::operations {
 namespace {
-
-// The rows that go to, or come from, each rank.
-Tensors split_rows(const at::Tensor& tensor, const std::vector<int64_t>& splits) {
-  const c10::NoGradGuard no_grad;
-  Tensors parts;
-  parts.reserve(splits.size());
-  int64_t row = 0;
-  for (int64_t rows : splits) {
-    parts.push_back(tensor.narrow(0, row, rows));
-    row += rows;
-  }
-  return parts;
-}
 
 // What is left to do for the backend once the factor is in the values.
 Reduction without_factor(const Reduction& op) { return op.op; }
@@ -98,10 +82,9 @@ absl::Status all_to_all_single(RunContext& run, at::Tensor output, at::Tensor in
                                const std::vector<int64_t>& output_splits,
                                const std::vector<int64_t>& input_splits) {
   Staging staging(run);
-  const at::Tensor source = staging.source(input);
-  const at::Tensor target = staging.target(output, /*keeps=*/false);
-  return staging.finish(run.backend.all_to_all(split_rows(target, output_splits),
-                                               split_rows(source, input_splits), run.deadline));
+  at::Tensor source = staging.source(input);
+  return staging.finish(run.backend.all_to_all_single(
+      staging.target(output, /*keeps=*/false), std::move(source), output_splits, input_splits, run.deadline));
 }
 
 }  // namespace gradwire::collectives::operations

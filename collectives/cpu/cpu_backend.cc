@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -27,6 +28,32 @@ std::vector<Span> spans_of(const std::vector<at::Tensor>& tensors) {
   spans.reserve(tensors.size());
   for (const at::Tensor& tensor : tensors) spans.push_back(span_of(tensor));
   return spans;
+}
+
+// Views of a tensor cost a microsecond each, more than a short collective.
+using PartSpans = absl::InlinedVector<Span, 8>;
+
+// The equal parts of a contiguous tensor.
+PartSpans equal_parts(const at::Tensor& whole, int count) {
+  const std::size_t bytes = whole.nbytes() / static_cast<std::size_t>(count);
+  PartSpans parts;
+  for (int i = 0; i < count; ++i)
+    parts.push_back(span_of(whole).part(static_cast<std::size_t>(i) * bytes, bytes));
+  return parts;
+}
+
+// Its rows, so many for each.
+PartSpans rows_of(const at::Tensor& whole, const std::vector<int64_t>& counts) {
+  const int64_t rows = whole.size(0);
+  const std::size_t row_bytes = rows == 0 ? 0 : whole.nbytes() / static_cast<std::size_t>(rows);
+  PartSpans parts;
+  std::size_t at = 0;
+  for (const int64_t count : counts) {
+    const std::size_t bytes = static_cast<std::size_t>(count) * row_bytes;
+    parts.push_back(span_of(whole).part(at, bytes));
+    at += bytes;
+  }
+  return parts;
 }
 
 class CpuBackend final : public GroupBackend {
@@ -80,6 +107,27 @@ class CpuBackend final : public GroupBackend {
   absl::Status all_to_all(std::vector<at::Tensor> outputs, std::vector<at::Tensor> inputs,
                           absl::Time deadline) override {
     return group_->all_to_all(spans_of(outputs), spans_of(inputs), deadline);
+  }
+
+  absl::Status all_gather_into_tensor(at::Tensor output, at::Tensor input, int size,
+                                      absl::Time deadline) override {
+    return group_->all_gather(span_of(input), equal_parts(output, size), deadline);
+  }
+
+  absl::Status reduce_scatter_tensor(at::Tensor output, at::Tensor input, const Reduction& op, int size,
+                                     absl::Time deadline) override {
+    const Reducer* const reducer = reducer_of(op.op, output.scalar_type());
+    if (reducer == nullptr) return no_meaning(output, op);
+    GRADWIRE_RETURN_IF_ERROR(
+        group_->reduce_scatter(span_of(output), equal_parts(input, size), *reducer, deadline));
+    average(output, op);
+    return absl::OkStatus();
+  }
+
+  absl::Status all_to_all_single(at::Tensor output, at::Tensor input,
+                                 const std::vector<int64_t>& output_splits,
+                                 const std::vector<int64_t>& input_splits, absl::Time deadline) override {
+    return group_->all_to_all(rows_of(output, output_splits), rows_of(input, input_splits), deadline);
   }
 
   absl::Status barrier(absl::Time deadline) override { return group_->barrier(deadline); }
