@@ -78,6 +78,9 @@ HostMemory::HostMemory(const Options& options, transport::SharedMemory memory)
       size_(options.size),
       slot_bytes_(options.slot_bytes),
       memory_(std::move(memory)),
+      members_(reinterpret_cast<Member*>(memory_.data() + members_offset())),
+      lines_(reinterpret_cast<Line*>(memory_.data() + lines_offset(size_))),
+      slots_(memory_.data() + slots_offset(size_)),
       watched_(options.size) {}
 
 HostMemory::~HostMemory() {
@@ -139,18 +142,6 @@ absl::Status HostMemory::meet(const Options& options) {
     if (!watched_[i].valid()) return unavailable(absl::StrCat("cannot watch process ", process));
   }
   return absl::OkStatus();
-}
-
-HostMemory::Member& HostMemory::member(int index) const {
-  return reinterpret_cast<Member*>(memory_.data() + members_offset())[index];
-}
-
-HostMemory::Line& HostMemory::line(int index, int turn) const {
-  return reinterpret_cast<Line*>(memory_.data() + lines_offset(size_))[2 * index + turn];
-}
-
-char* HostMemory::slot(int index, int turn) const {
-  return memory_.data() + slots_offset(size_) + (2 * static_cast<std::size_t>(index) + turn) * slot_bytes_;
 }
 
 bool HostMemory::gone(int index) const {

@@ -70,9 +70,11 @@ class HostMemory {
   std::size_t slot_bytes() const { return slot_bytes_; }
 
   Header& header() const { return *reinterpret_cast<Header*>(memory_.data()); }
-  Member& member(int index) const;
-  Line& line(int index, int turn) const;
-  char* slot(int index, int turn) const;
+  Member& member(int index) const { return members_[index]; }
+  Line& line(int index, int turn) const { return lines_[2 * index + turn]; }
+  char* slot(int index, int turn) const {
+    return slots_ + (2 * static_cast<std::size_t>(index) + turn) * slot_bytes_;
+  }
   // Whether the member has left, or its process has ended: what it wrote before that is there.
   bool gone(int index) const;
   // Wakes the threads that sleep until `bell` changes.
@@ -88,6 +90,10 @@ class HostMemory {
   const int size_;
   const std::size_t slot_bytes_;
   transport::SharedMemory memory_;
+  // Where these begin in it.
+  Member* const members_;
+  Line* const lines_;
+  char* const slots_;
   // Readable once the process has ended; none for this process.
   std::vector<transport::Descriptor> watched_;
 };
