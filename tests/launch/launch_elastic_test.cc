@@ -64,6 +64,8 @@ TEST_F(LaunchElastic, ALostNodeIsARestartOfTheOthers) {
   const std::vector<Said> said = {next(*first)};
   EXPECT_EQ(said[0].job, "1 1");
   end_well({first.get()}, said);
+  // Nobody has to look for the reason on the node that is gone.
+  EXPECT_TRUE(absl::StrContains(first->err(), "; before: node ")) << first->err();
 }
 
 TEST_F(LaunchElastic, WithoutRestartsALostNodeEndsTheJob) {

@@ -68,7 +68,7 @@ TEST_F(LaunchNodes, NodeZeroServesUntilTheOthersHaveEnded) {
 
 TEST_F(LaunchNodes, LossOfNodeZeroEndsTheOthers) {
   auto first = node(0, {}, "echo ready >&9; sleep 1000");
-  auto second = node(1, {}, "echo ready >&9; sleep 1000");
+  auto second = node(1, {"--rdzv_conf=read_timeout=1"}, "echo ready >&9; sleep 1000");
   first->events(1);
   second->events(1);
   first->send(SIGKILL);

@@ -33,7 +33,7 @@ std::string environment_or(const char* name, const char* otherwise) {
 
 std::string choose_run_id(const LaunchOptions& options) {
   if (!options.run_id.empty()) return options.run_id;
-  return options.max_nodes > 1 ? "none" : absl::StrFormat("%016x", random_id());
+  return options.max_nodes > 1 ? rendezvous::kNoRunId : absl::StrFormat("%016x", random_id());
 }
 
 }  // namespace
@@ -215,9 +215,10 @@ absl::Status LaunchJob::start_workers(const rendezvous::RoundInfo& round) {
     }
     prepared_ = true;
   } else {
-    outputs_.say(absl::StrCat("round ", round.round, " begins: ", nodes.size(),
-                              nodes.size() == 1 ? " node, " : " nodes, ", places.front().world_size,
-                              " workers; restart ", round.restarts_used, " of ", round.max_restarts));
+    outputs_.say(absl::StrCat(
+        "round ", round.round, " begins: ", nodes.size(), nodes.size() == 1 ? " node, " : " nodes, ",
+        places.front().world_size, " workers; restart ", round.restarts_used, " of ", round.max_restarts,
+        round.ended_before ? absl::StrCat("; before: ", rendezvous::describe(*round.ended_before)) : ""));
   }
   // A worker's group is never the terminal's foreground group: reading from the terminal would stop it for
   // ever.

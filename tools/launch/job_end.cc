@@ -49,8 +49,9 @@ void LaunchJob::say_what_is_waited_for() {
   } else if (well_) {
     outputs_.say("this node's workers have ended well; waiting for the other nodes'");
   } else {
-    outputs_.say(absl::StrCat("waiting for ", options_.elastic() ? "at least " : "", options_.min_nodes,
-                              " nodes to meet in the ", meeting_->place()));
+    const std::string most = options_.elastic() ? absl::StrCat(" to ", options_.max_nodes) : "";
+    outputs_.say(
+        absl::StrCat("waiting for ", options_.min_nodes, most, " nodes to meet in the ", meeting_->place()));
   }
 }
 

@@ -146,8 +146,7 @@ TEST_F(RendezvousClientTest, TooFewNodesAreNamedAfterTheJoinTimeout) {
   auto a = start("a", {.min_nodes = 3, .max_nodes = 3}, options);
   const absl::Status status = wait_for(*a, Kind::kEnded, true).outcome.status;
   EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
-  EXPECT_NE(status.message().find("1 of 3 nodes are there (a), 2 are missing"),
-            absl::string_view::npos)
+  EXPECT_NE(status.message().find("1 of 3 nodes are there (a), 2 are missing"), absl::string_view::npos)
       << status;
   wait_for_end(*a);
 }

@@ -79,6 +79,12 @@ absl::Status too_few(const Record& record, absl::Duration waited) {
   return absl::DeadlineExceededError(text);
 }
 
+absl::Status other_job(const Record& record, absl::string_view mine) {
+  return absl::InvalidArgumentError(absl::StrCat("this node was started for the job ", mine,
+                                                 ", but it is the job ", record.run_id,
+                                                 " that meets here: give each job a place of its own"));
+}
+
 absl::Status other_settings(const Record& record, const Settings& mine) {
   return absl::InvalidArgumentError(absl::StrCat("this node was started with ", describe(mine),
                                                  ", but the job ", record.run_id, " has ",

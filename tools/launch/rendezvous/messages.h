@@ -3,6 +3,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "tools/launch/rendezvous/record.h"
 
@@ -16,6 +17,8 @@ Outcome outcome_of(const Record& record);
 absl::Status too_late(const Record& record);
 // JOINING for too long: who is there, and who is missing or not ready.
 absl::Status too_few(const Record& record, absl::Duration waited);
+// Another job meets at this store.
+absl::Status other_job(const Record& record, absl::string_view mine);
 absl::Status other_settings(const Record& record, const Settings& mine);
 absl::Status rank_taken(const Member& me, const Member& other);
 

@@ -21,6 +21,7 @@ struct Options {
   Settings settings;
   // With settings.fixed_ranks: below max_nodes.
   std::optional<int> node_rank;
+  // Another one than the job's is refused, unless one of the two is kNoRunId.
   std::string run_id;
   // Each round has a store of its own, which the launcher of group rank 0 serves.
   bool round_store = false;

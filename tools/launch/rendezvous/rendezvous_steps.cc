@@ -20,6 +20,10 @@ void Rendezvous::advance(absl::Time now) {
     return propose(std::move(first));
   }
   locate();
+  const bool named = options_.run_id != kNoRunId && record_->run_id != kNoRunId;
+  if (!ever_entered_ && named && record_->run_id != options_.run_id) {
+    return end({.status = other_job(*record_, options_.run_id)}, now);
+  }
   if (record_->phase == Phase::kClosed) {
     if (deliberate_bug(DeliberateBug::kReopen) && failure_) {
       Record next = *record_;
@@ -104,7 +108,10 @@ void Rendezvous::running(Record& next, absl::Time now) {
   // What the workers came to is said first.
   if (leave_reason_ && next == *record_) return leave_record(next, now);
   remove_lost(next, now);
-  if (next.phase == Phase::kRunning && could_grow(next)) begin_next(next, /*complete=*/false);
+  if (next.phase == Phase::kRunning && could_grow(next)) {
+    next.failure.reset();
+    begin_next(next, /*complete=*/false);
+  }
 }
 
 // Takes up the round that the record says runs.
@@ -118,7 +125,8 @@ void Rendezvous::engage() {
             .restarts_used = record_->restarts_used,
             .max_restarts = record_->settings.max_restarts,
             .run_id = record_->run_id,
-            .store = record_->store};
+            .store = record_->store,
+            .ended_before = record_->failure};
   for (const Member& member : record_->participants) round_.nodes.push_back(member.node);
   if (deliberate_bug(DeliberateBug::kOwnOrder)) {
     std::swap(round_.nodes[0], round_.nodes[group_rank_]);
@@ -161,7 +169,10 @@ void Rendezvous::leave_record(Record& next, absl::Time now) {
   parting_ = left;
   remove(next, me_.id);
   if (!takes_part) return;
-  if (next.phase == Phase::kRunning) return begin_next(next, /*complete=*/true);
+  if (next.phase == Phase::kRunning) {
+    next.failure.reset();
+    return begin_next(next, /*complete=*/true);
+  }
   next.call_off = std::max(next.call_off - 1, 0);
   let_in_waiting(next);
   run_if_complete(next, now);

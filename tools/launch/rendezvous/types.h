@@ -44,6 +44,9 @@ struct Failure {
 // One line for people: "worker 3 (role trainer, local rank 1, pid 4711) on host7 ended with exit code 1: message".
 std::string describe(const Failure& failure);
 
+// The id of a job whose nodes were not told one; to it, all ids are the same.
+inline constexpr char kNoRunId[] = "none";
+
 // The nodes must agree on these.
 struct Settings {
   int min_nodes = 1;
@@ -61,7 +64,8 @@ struct RoundInfo {
   int restarts_used = 0;
   int max_restarts = 0;
   std::string run_id;
-  std::optional<Address> store;  // the round's own, where each round has one
+  std::optional<Address> store;         // the round's own, where each round has one
+  std::optional<Failure> ended_before;  // what ended the round before, if it failed
   bool operator==(const RoundInfo&) const = default;
 };
 

@@ -1,0 +1,14 @@
+// Rank 1 dies of an Error that nobody catches; the others wait for their end.
+
+#include <unistd.h>
+
+#include "absl/status/status.h"
+#include "base/error.h"
+#include "tools/launch_info.h"
+
+int main() {
+  const gradwire::LaunchInfo info = gradwire::LaunchInfo::from_env();
+  if (info.rank == 1)
+    throw gradwire::Error(gradwire::with_worker(absl::NotFoundError("no shard 7 here"), "server3"));
+  while (true) pause();
+}

@@ -1,0 +1,184 @@
+// What can be wrong on one of several nodes, or with the store; and signals to launchers that depend on others.
+#include <arpa/inet.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "store/tcp_store.h"
+#include "tests/launch/launch_process.h"
+
+namespace gradwire::tests {
+namespace {
+
+class LaunchTrouble : public testing::Test {
+ protected:
+  std::unique_ptr<LaunchProcess> node(std::vector<std::string> options, const std::string& script = kWorks) {
+    options.insert(options.begin(), {absl::StrCat("--rdzv_endpoint=127.0.0.1:", port_),
+                                     "--rdzv_conf=keep_alive_interval=0.2,last_call_timeout=0.2"});
+    return std::make_unique<LaunchProcess>(with_script(std::move(options), script));
+  }
+  static void expect_end(LaunchProcess& launch, int code, const std::vector<std::string>& parts) {
+    EXPECT_EQ(launch.events_to_the_end(), "");
+    EXPECT_EQ(launch.wait(), code) << launch.err();
+    for (const std::string& part : parts) {
+      EXPECT_TRUE(absl::StrContains(launch.err(), part)) << launch.err() << "\n  lacks " << part;
+    }
+  }
+  // Waits until `nodes` launchers are in the job's record.
+  void wait_for_nodes(int nodes) {
+    store::TcpStore store("127.0.0.1", port_, {.timeout = absl::Seconds(40), .wait_for_workers = false});
+    std::string record = store.get("rendezvous/state");
+    while (beats(store) < nodes) {
+      absl::StatusOr<std::string> next = store.try_watch("rendezvous/state", record, absl::Seconds(40));
+      ASSERT_TRUE(next.ok()) << next.status();
+      record = *next;
+    }
+  }
+
+  static constexpr char kWorks[] = "echo ready >&9; exec sleep 1000";
+  const int port_ = free_port();
+
+ private:
+  static int64_t beats(store::TcpStore& store) { return store.num_keys() - 1; }
+};
+
+TEST_F(LaunchTrouble, AProgramMissingOnOneNodeIsSaidOnAll) {
+  auto good = node({"--nnodes=2"});
+  LaunchProcess bad({"--nnodes=2", absl::StrCat("--rdzv_endpoint=127.0.0.1:", port_), "/no/such/program"});
+  expect_end(bad, 1, {"program not found: /no/such/program"});
+  good->events_to_the_end();
+  EXPECT_EQ(good->wait(), 1);
+  EXPECT_TRUE(absl::StrContains(good->err(), "program not found: /no/such/program")) << good->err();
+}
+
+TEST_F(LaunchTrouble, AProgramThatCannotBeExecutedOnOneNodeIsSaidOnAll) {
+  const std::string program = absl::StrCat(testing::TempDir(), "/no_first_line");
+  std::ofstream(program) << "no first line\n";
+  chmod(program.c_str(), 0700);
+  auto good = node({"--nnodes=2"});
+  LaunchProcess bad({"--nnodes=2", absl::StrCat("--rdzv_endpoint=127.0.0.1:", port_), program});
+  expect_end(bad, 1, {"cannot execute " + program});
+  good->events_to_the_end();
+  EXPECT_EQ(good->wait(), 1);
+  EXPECT_TRUE(absl::StrContains(good->err(), "cannot execute " + program)) << good->err();
+}
+
+TEST_F(LaunchTrouble, LogsThatCannotBeWrittenOnOneNodeAreSaidOnAll) {
+  const std::string file = absl::StrCat(testing::TempDir(), "/no_directory");
+  std::ofstream(file) << "x";
+  auto good = node({"--nnodes=2"});
+  auto bad = node({"--nnodes=2", "--redirects=3", "--log_dir=" + file});
+  expect_end(*bad, 1, {file});
+  good->events_to_the_end();
+  EXPECT_EQ(good->wait(), 1);
+  EXPECT_TRUE(absl::StrContains(good->err(), file)) << good->err();
+}
+
+TEST_F(LaunchTrouble, ANodeOfAnotherJobIsNotLetIn) {
+  auto first = node({"--nnodes=1:2", "--rdzv_id=a"});
+  first->events(1);
+  auto stranger = node({"--nnodes=1:2", "--rdzv_id=b"});
+  expect_end(*stranger, 2,
+             {"was started for the job b, but it is the job a that meets here", absl::StrCat(port_)});
+  first->send(SIGTERM);
+  expect_end(*first, 128 + SIGTERM, {});
+}
+
+TEST_F(LaunchTrouble, GarbageForARecordIsOneLine) {
+  auto first = node({"--nnodes=2", "--redirects=3", absl::StrCat("--log_dir=", testing::TempDir())});
+  wait_for_nodes(1);
+  store::TcpStore("127.0.0.1", port_, {.wait_for_workers = false}).set("rendezvous/state", "garbage");
+  expect_end(*first, 2, {"rendezvous/state", absl::StrCat(port_)});
+  EXPECT_EQ(lines(first->err()).size(), 1u) << first->err();
+}
+
+TEST_F(LaunchTrouble, GarbageForARecordEndsWorkersToo) {
+  auto first = node({"--nnodes=1:2"});
+  first->events(1);
+  store::TcpStore("127.0.0.1", port_, {.wait_for_workers = false}).set("rendezvous/state", "garbage");
+  expect_end(*first, 2, {"rendezvous/state", absl::StrCat(port_)});
+}
+
+// Somebody's port.
+class Listener {
+ public:
+  explicit Listener(int port) : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_in address{.sin_family = AF_INET, .sin_port = htons(port), .sin_addr = {htonl(INADDR_LOOPBACK)}};
+    EXPECT_EQ(bind(fd_, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+    EXPECT_EQ(listen(fd_, 100), 0);
+  }
+  ~Listener() { close(fd_); }
+
+ private:
+  const int fd_;
+};
+
+TEST_F(LaunchTrouble, ATakenPortOfNodeZeroIsOneLine) {
+  Listener taken(port_);
+  LaunchProcess first({"--nnodes=2", "--node_rank=0", absl::StrCat("--master_port=", port_), "true"});
+  expect_end(first, 1, {absl::StrCat("cannot serve the store at 127.0.0.1:", port_)});
+  EXPECT_EQ(lines(first.err()).size(), 1u) << first.err();
+}
+
+TEST_F(LaunchTrouble, APortTakenByAStrangerIsNamedAfterTheJoinTimeout) {
+  Listener taken(port_);
+  auto first = node({"--nnodes=2", "--join_timeout=0.5"});
+  expect_end(*first, 1, {"cannot reach the job's store", absl::StrCat(port_)});
+}
+
+TEST_F(LaunchTrouble, AHostThatNobodyKnowsIsWaitedForAndNamed) {
+  LaunchProcess launch({"--nnodes=2", "--rdzv_endpoint=nobody.invalid:29400", "--join_timeout=0.5", "true"});
+  expect_end(launch, 1, {"cannot find host nobody.invalid"});
+  LaunchProcess stopped({"--nnodes=2", "--rdzv_endpoint=nobody.invalid:29400", "true"});
+  stopped.send(SIGTERM);
+  const int code = stopped.wait();
+  EXPECT_TRUE(code == 128 + SIGTERM || code == -SIGTERM) << code << stopped.err();
+}
+
+TEST_F(LaunchTrouble, TheSecondInterruptKills) {
+  LaunchProcess launch(with_script({"--standalone", "--nproc_per_node=2"},
+                                   "trap '' INT TERM; echo ready >&9; while :; do sleep 1; done"));
+  launch.events(2);
+  launch.send(SIGINT);
+  // Signals within a second are taken for one.
+  siginfo_t info{};
+  while (waitid(P_PID, launch.pid(), &info, WEXITED | WNOWAIT | WNOHANG) == 0 && info.si_pid == 0) {
+    poll(nullptr, 0, 100);
+    launch.send(SIGINT);
+  }
+  expect_end(launch, 128 + SIGINT, {"received SIGINT once more: killing the workers"});
+}
+
+TEST_F(LaunchTrouble, ASignalWhileNodesGatherEndsThemAll) {
+  auto first = node({"--nnodes=3"});
+  auto second = node({"--nnodes=3"});
+  wait_for_nodes(2);
+  first->send(SIGTERM);
+  expect_end(*first, 128 + SIGTERM, {});
+  expect_end(*second, 1, {"was stopped by SIGTERM"});
+}
+
+TEST_F(LaunchTrouble, TheStoresHostTakesAnElasticJobWithIt) {
+  auto first = node({"--nnodes=1:2", "--max_restarts=1"});
+  first->events(1);
+  auto second = node({"--nnodes=1:2", "--max_restarts=1"});
+  second->events(1);
+  first->send(SIGTERM);
+  first->events_to_the_end();
+  EXPECT_EQ(first->wait(), 128 + SIGTERM) << first->err();
+  expect_end(*second, 1, {"which serves the job's store, was stopped by SIGTERM"});
+}
+
+}  // namespace
+}  // namespace gradwire::tests
