@@ -44,6 +44,8 @@ struct MeshGroup::State {
   std::string note = std::string(kNoteBytes, '\0');
   // Of the note of whoever fails first.
   Future<int> told;
+  // What errors call the world's ranks; set once.
+  absl::flat_hash_map<int, int> names;
 
   // Whether it was the first.
   bool set(const absl::Status& why) {
@@ -52,11 +54,19 @@ struct MeshGroup::State {
     reason = why;
     return true;
   }
+
+  // The note has come from this rank of the world, or not. Returns what it says if it is the first reason.
+  absl::Status hear(const absl::StatusOr<int>& from) {
+    if (!from.ok()) return absl::OkStatus();
+    const auto name = names.find(*from);
+    absl::Status why = read_note(note, name == names.end() ? *from : name->second);
+    return set(why) ? std::move(why) : absl::OkStatus();
+  }
 };
 
 MeshGroup::MeshGroup(Options options) : options_(std::move(options)), state_(std::make_shared<State>()) {
   Mesh* const mesh = options_.mesh.get();
-  absl::flat_hash_map<int, int> names;
+  absl::flat_hash_map<int, int>& names = state_->names;
   for (std::size_t i = 0; i < options_.names.size(); ++i) names[options_.ranks[i]] = options_.names[i];
   if (!names.empty()) {
     mesh->name_ranks(options_.channel, names);
@@ -66,13 +76,10 @@ MeshGroup::MeshGroup(Options options) : options_(std::move(options)), state_(std
   state_->told = mesh->receive(kAnyRank, options_.channel + 1, 0, {state_->note.data(), state_->note.size()},
                                absl::InfiniteFuture());
   // On one of the mesh's threads, which end before it does.
-  state_->told.on_ready_inline([mesh, state = state_, channel = options_.channel,
-                                names = std::move(names)](const absl::StatusOr<int>& from) {
-    if (!from.ok()) return;
-    const auto name = names.find(*from);
-    const absl::Status reason = read_note(state->note, name == names.end() ? *from : name->second);
-    if (state->set(reason)) mesh->abort(channel, reason);
-  });
+  state_->told.on_ready_inline(
+      [mesh, state = state_, channel = options_.channel](const absl::StatusOr<int>& from) {
+        if (const absl::Status reason = state->hear(from); !reason.ok()) mesh->abort(channel, reason);
+      });
 }
 
 MeshGroup::~MeshGroup() {
@@ -115,7 +122,10 @@ absl::Status MeshGroup::run(const char* name, absl::Time deadline, Body body) {
     if (scratch_.size > kMaxKeptScratch) scratch_ = {};
     return status;
   }
-  if (absl::IsAborted(status) && broken().ok() && size() > 1) (void)state_->told.wait_for(kNotePatience);
+  if (absl::IsAborted(status) && broken().ok() && size() > 1 && state_->told.wait_for(kNotePatience)) {
+    // The thread that completed the future may not have come to it yet.
+    (void)state_->hear(state_->told.result());
+  }
   failed_ = true;
   status = with_context(status, name);
   break_with(status);
