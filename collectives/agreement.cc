@@ -92,9 +92,10 @@ absl::Status judge_all(const Agreement& round, absl::string_view own, const Judg
     if (!text.ok()) {
       if (text.status().code() != absl::StatusCode::kDeadlineExceeded) return text.status();
       GRADWIRE_ASSIGN_OR_RETURN(const std::vector<int> ranks, look_who_is_missing(round));
-      // It may have come at the last moment.
-      if (ranks.empty()) continue;
-      return missing(round, ranks);
+      if (!ranks.empty()) return missing(round, ranks);
+      // It has come at the last moment, and is there now.
+      --rank;
+      continue;
     }
     if (judge != nullptr) GRADWIRE_RETURN_IF_ERROR(judge(rank, own, *text));
   }

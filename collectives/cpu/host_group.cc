@@ -29,8 +29,12 @@ HostGroup::HostGroup(Options options, std::unique_ptr<HostMemory> memory)
 absl::StatusOr<std::unique_ptr<HostGroup>> HostGroup::join(Options options) {
   if (options.flat_bytes == 0) options.flat_bytes = options.memory.size <= 2 ? kFlatBytesOfTwo : kFlatBytes;
   constexpr std::size_t kPage = 4096, kMostSlotBytes = std::size_t{64} << 20;
+  // A slot has a part for each member, which has to hold something.
+  constexpr std::size_t kLeastPart = 64;
+  const std::size_t least = std::max(kPage, kLeastPart * static_cast<std::size_t>(options.memory.size));
   options.memory.slot_bytes =
-      (std::clamp(options.memory.slot_bytes, kPage, kMostSlotBytes) + kPage - 1) / kPage * kPage;
+      (std::clamp(options.memory.slot_bytes, least, std::max(least, kMostSlotBytes)) + kPage - 1) / kPage *
+      kPage;
   GRADWIRE_ASSIGN_OR_RETURN(std::unique_ptr<HostMemory> memory, HostMemory::join(options.memory));
   return std::unique_ptr<HostGroup>(new HostGroup(std::move(options), std::move(memory)));
 }

@@ -151,17 +151,17 @@ absl::Status HostGroup::wait_asleep(int member, uint64_t turn, absl::Time deadli
     }
     header.sleepers.fetch_sub(1);
     if (is_ready || ready()) return absl::OkStatus();
+    // Who breaks the group says why, and may have left since.
+    if (header.broken_by.load() != 0) return broken();
     // Once more: what a member did before it left counts.
     if (memory_->gone(member)) {
       if (ready()) return absl::OkStatus();
       return fail(absl::UnavailableError(absl::StrCat(name_of(member), " is gone")));
     }
-    if (is_broken) return broken();
     if (now < deadline) continue;
     std::vector<std::string> missing;
     for (int each = 0; each < size_; ++each) {
-      if (each != rank_ && memory_->line(each, turn_ & 1).sequence.load() < turn_)
-        missing.push_back(name_of(each));
+      if (each != rank_ && !has_begun(each, turn)) missing.push_back(name_of(each));
     }
     return fail(absl::DeadlineExceededError(
         missing.empty() ? absl::StrCat(name_of(member), " has not done its part")

@@ -224,10 +224,11 @@ TEST_F(EtcdFaults, NextEndpointIsTriedWhenOneIsUnavailable) {
 TEST_F(EtcdFaults, StoreMayComeBeforeEtcd) {
   etcd_->kill();
   std::string got;
-  std::thread early([&] { got = connect()->get("key"); });
-  etcd_->start();
-  connect()->set("key", "value");
-  early.join();
+  {
+    const std::jthread early([&] { got = connect()->get("key"); });
+    etcd_->start();
+    connect()->set("key", "value");
+  }
   EXPECT_EQ(got, "value");
 }
 

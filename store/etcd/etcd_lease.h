@@ -31,7 +31,7 @@ class EtcdLease {
 
  private:
   void run();
-  // False: it is no more.
+  // False: etcd did not answer, so that it is to be asked again soon.
   bool keep_alive(int64_t id);
 
   EtcdClient& client_;

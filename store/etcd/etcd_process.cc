@@ -55,15 +55,6 @@ std::string read_file(const std::string& path) {
 
 }  // namespace
 
-int free_port() {
-  const transport::Descriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_in address = loopback(0);
-  socklen_t length = sizeof(address);
-  ::bind(socket.get(), reinterpret_cast<sockaddr*>(&address), length);
-  ::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&address), &length);
-  return ntohs(address.sin_port);
-}
-
 std::optional<std::string> EtcdProcess::missing() {
   const std::string path = program();
   if (path.empty()) return "GRADWIRE_ETCD_PROGRAM does not say where etcd is";

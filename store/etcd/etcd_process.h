@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/free_port.h"
 #include "proto/etcd.grpc.pb.h"
 #include "store/etcd_store.h"
 
@@ -53,9 +54,6 @@ class EtcdProcess {
   int port_ = 0;
   pid_t pid_ = 0;
 };
-
-// A port that nobody listens on.
-int free_port();
 
 }  // namespace gradwire::store
 

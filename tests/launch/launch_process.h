@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "base/free_port.h"
+
 namespace gradwire::tests {
 
 // The launcher as a process, as a user starts it. Its output goes to files, which are there when it has
@@ -46,9 +48,6 @@ class LaunchProcess {
 
 // A program in the shell's language as a worker: {"sh", "-c", script}, put after `options`.
 std::vector<std::string> with_script(std::vector<std::string> options, const std::string& script);
-
-// A port that was free a moment ago.
-int free_port();
 
 std::vector<std::string> lines(const std::string& text);
 

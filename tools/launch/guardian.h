@@ -14,8 +14,8 @@ namespace gradwire::tools {
 // It waits at the end of a pipe. Each worker writes its process group there before it executes its program;
 // when the pipe closes the guardian kills the groups it was told and has not been told to forget.
 //
-// States: started, released. Not thread-safe. Owns the process: the destructor releases it and waits for its
-// end.
+// Not thread-safe. Owns the process: the destructor closes the pipe, which ends the groups that are left, and
+// waits for its end.
 class Guardian {
  public:
   // Forks; call it while the process has one thread, since the child runs more than exec. Unavailable if the

@@ -42,8 +42,8 @@ absl::StatusOr<std::unique_ptr<LaunchJob>> LaunchJob::create(LaunchOptions optio
   GRADWIRE_ASSIGN_OR_RETURN(Guardian guardian, Guardian::start());
   GRADWIRE_ASSIGN_OR_RETURN(LaunchSignals signals, LaunchSignals::block());
   GRADWIRE_ASSIGN_OR_RETURN(EventLoop loop, EventLoop::create());
-  // What workers leave behind becomes the launcher's child, which reaps it; not every container has an init
-  // that does.
+  // What workers leave behind becomes the launcher's child: what is left in a worker's group is ended and reaped
+  // with it, and the rest goes to init with the launcher's end.
   prctl(PR_SET_CHILD_SUBREAPER, 1);
   return std::unique_ptr<LaunchJob>(
       new LaunchJob(std::move(options), std::move(guardian), std::move(signals), std::move(loop)));
@@ -163,6 +163,8 @@ void LaunchJob::follow(const rendezvous::News& news) {
       if (started_ < news_.round.round && interrupted_by_ == 0) start_round(news_.round);
       return;
     case Kind::kStop:
+      // That they ended well counts no more: the round has failed elsewhere.
+      well_ = false;
       if (supervisor_) return supervisor_->end();
       return client_->ready();
     case Kind::kEnded:
@@ -207,6 +209,11 @@ absl::Status LaunchJob::start_workers(const rendezvous::RoundInfo& round) {
   std::vector<NodeEntry> nodes;
   for (const rendezvous::Node& node : round.nodes) nodes.push_back({.host = node.host, .roles = node.roles});
   GRADWIRE_ASSIGN_OR_RETURN(const std::vector<WorkerPlace> places, lay_out_ranks(nodes, round.group_rank));
+  if (static_cast<int>(places.size()) != options_.nproc_per_node) {
+    return absl::InvalidArgumentError(absl::StrCat("what the nodes have agreed on gives this one ",
+                                                   places.size(), " workers, and it has ",
+                                                   options_.nproc_per_node));
+  }
   if (!prepared_) {
     GRADWIRE_RETURN_IF_ERROR(outputs_.prepare(round.run_id));
     error_files_.prepare(outputs_.directory());
@@ -276,7 +283,10 @@ void LaunchJob::finish_round() {
   for (const Worker* worker : supervisor_->failures()) failures_.push_back(failure_of(*worker));
   supervisor_.reset();
   if (well_) client_->workers_done();
-  if (news_.kind == rendezvous::News::Kind::kStop) client_->ready();
+  if (news_.kind == rendezvous::News::Kind::kStop) {
+    well_ = false;
+    client_->ready();
+  }
   said_at_ = Clock::system().now();
   said_ = false;
 }

@@ -37,7 +37,8 @@ bool LaunchJob::over() {
 
 absl::Duration LaunchJob::next_wait() const {
   if (supervisor_) return supervisor_->next_wait();
-  const absl::Time next = said_ ? give_up_at_ : std::min(give_up_at_, said_at_ + kQuiet);
+  const bool silent = said_ || options_.max_nodes == 1;
+  const absl::Time next = silent ? give_up_at_ : std::min(give_up_at_, said_at_ + kQuiet);
   return std::max(next - Clock::system().now(), absl::ZeroDuration());
 }
 
@@ -60,8 +61,10 @@ void LaunchJob::let_output_through() {
   const absl::Time cut_off = clock.now() + kDrain;
   while (outputs_.pumps_open() && !hurry_ && clock.now() < cut_off) loop_.run_once(cut_off - clock.now());
   outputs_.close_pumps();
-  // As long as its reader takes, as a program that writes to a slow reader waits too; a signal ends it.
-  while (!outputs_.flushed() && interrupted_by_ == 0) loop_.run_once(absl::InfiniteDuration());
+  // As long as its reader takes, as a program that writes to a slow reader waits too; after a signal only for a moment.
+  while (!outputs_.flushed() && !hurry_ && (interrupted_by_ == 0 || clock.now() < cut_off)) {
+    loop_.run_once(interrupted_by_ == 0 ? absl::InfiniteDuration() : cut_off - clock.now());
+  }
 }
 
 absl::StatusOr<int> LaunchJob::conclude() {

@@ -29,7 +29,6 @@ absl::StatusOr<std::string> address_towards_any(const std::vector<std::string>& 
 
 absl::StatusOr<std::unique_ptr<Meeting>> Meeting::open(const LaunchOptions& options, std::string run_id) {
   std::unique_ptr<Meeting> meeting(new Meeting(options, std::move(run_id)));
-  if (options.backend != RendezvousBackend::kEtcd) GRADWIRE_RETURN_IF_ERROR(meeting->serve_if_ours());
   if (!options.local_addr.empty()) {
     meeting->own_address_ = options.local_addr;
   } else if (options.max_nodes == 1 && options.backend != RendezvousBackend::kEtcd) {
@@ -40,6 +39,8 @@ absl::StatusOr<std::unique_ptr<Meeting>> Meeting::open(const LaunchOptions& opti
     GRADWIRE_ASSIGN_OR_RETURN(meeting->own_address_,
                               address_towards(options.master_addr, options.master_port));
   }
+  // Last: what can fail and be tried again must not take a store away that others have found.
+  if (options.backend != RendezvousBackend::kEtcd) GRADWIRE_RETURN_IF_ERROR(meeting->serve_if_ours());
   return meeting;
 }
 

@@ -60,6 +60,12 @@ absl::StatusOr<bool> is_this_machine(const std::string& host) {
   if (getifaddrs(&list) != 0) return errno_status("cannot list the network's interfaces", errno);
   const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> interfaces(list, &freeifaddrs);
   for (const addrinfo* each = wanted.get(); each != nullptr; each = each->ai_next) {
+    // All of 127.0.0.0/8 is this machine, and one address of it alone is an interface's: Debian gives a host's own name
+    // 127.0.1.1.
+    if (each->ai_family == AF_INET &&
+        ntohl(reinterpret_cast<const sockaddr_in*>(each->ai_addr)->sin_addr.s_addr) >> 24 == IN_LOOPBACKNET) {
+      return true;
+    }
     for (const ifaddrs* own = interfaces.get(); own != nullptr; own = own->ifa_next) {
       if (same_address(each->ai_addr, own->ifa_addr)) return true;
     }

@@ -20,8 +20,9 @@ class Supervising : public testing::Test {
   void start_supervisor(absl::Duration grace_period = absl::Seconds(60)) {
     supervisor_.emplace(
         loop_, Clock::system(), grace_period,
-        Supervisor::Callbacks{.say = [this](const std::string& line) { said_ += line + "\n"; },
-                              .failed = [this](const Worker& worker) { failed_.push_back(worker.place().rank); }});
+        Supervisor::Callbacks{
+            .say = [this](const std::string& line) { said_ += line + "\n"; },
+            .failed = [this](const Worker& worker) { failed_.push_back(worker.place().rank); }});
   }
 
   Worker worker(int rank, const std::string& script, int stdout_fd = -1) {

@@ -6,6 +6,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/error.h"
 #include "proto/rendezvous.pb.h"
@@ -15,7 +16,8 @@ namespace {
 
 constexpr int kMaxPort = 65535;
 constexpr int kMaxCount = 1 << 30;
-constexpr int kMaxCode = 255;  // of an exit, or a signal
+constexpr int kMaxCode = 255;   // of an exit
+constexpr int kMaxSignal = 64;  // so that 128 and it is a code, too
 
 absl::Status refuse(absl::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat("no rendezvous record is at ", kStateKey, ": ", what));
@@ -51,7 +53,7 @@ void encode_failure(const Failure& failure, proto::RendezvousFailure& to) {
   to.set_local_rank(std::clamp(failure.local_rank, -1, kMaxWorkers));
   to.set_pid(std::max(failure.pid, int64_t{0}));
   to.set_exit_code(std::clamp(failure.exit_code, 0, kMaxCode));
-  to.set_signal(std::clamp(failure.signal, 0, kMaxCode));
+  to.set_signal(std::clamp(failure.signal, 0, kMaxSignal));
   to.set_time_us(absl::ToUnixMicros(failure.time));
   to.set_message(clean(failure.message, kMaxMessage, /*lines=*/true));
 }
@@ -87,7 +89,7 @@ absl::StatusOr<Failure> decode_failure(const proto::RendezvousFailure& from) {
   if (std::max(from.host().size(), from.role().size()) > kMaxName || from.message().size() > kMaxMessage ||
       from.rank() < -1 || from.rank() > kMaxCount || from.local_rank() < -1 ||
       from.local_rank() > kMaxWorkers || from.exit_code() < 0 || from.exit_code() > kMaxCode ||
-      from.signal() < 0 || from.signal() > kMaxCode || from.pid() < 0) {
+      from.signal() < 0 || from.signal() > kMaxSignal || from.pid() < 0) {
     return refuse("the failure");
   }
   return Failure{.host = clean(from.host(), kMaxName),
@@ -189,6 +191,10 @@ absl::StatusOr<Record> decode(absl::string_view bytes) {
                 .call_off = state.call_off(),
                 .succeeded = state.succeeded()};
   if (record.origin.empty() || record.version == 0) return refuse("no origin");
+  // It names directories.
+  if (record.run_id == "." || record.run_id == ".." || absl::StrContains(record.run_id, '/')) {
+    return refuse("the job's id");
+  }
   const Settings& settings = record.settings;
   if (settings.min_nodes < 1 || settings.max_nodes < settings.min_nodes || settings.max_nodes > kMaxNodes ||
       settings.max_restarts < 0) {

@@ -58,6 +58,8 @@ TEST(RendezvousRecord, HostileRecordsAreRefused) {
       {"min above max", [](auto& state) { state.mutable_settings()->set_min_nodes(3); }},
       {"restarts", [](auto& state) { state.set_restarts_used(4); }},
       {"call_off", [](auto& state) { state.set_call_off(-1); }},
+      {"an id that is a path", [](auto& state) { state.set_run_id("../elsewhere"); }},
+      {"a signal that makes 256 of 128", [](auto& state) { state.mutable_failure()->set_signal(128); }},
       {"too many",
        [](auto& state) {
          *state.add_participants() = state.waiting(0);
@@ -153,7 +155,7 @@ TEST(RendezvousRecord, FailuresNumbersCannotSpoilIt) {
   const absl::StatusOr<Record> back = decode(encode(record));
   ASSERT_TRUE(back.ok()) << back.status();
   EXPECT_EQ(back->failure->exit_code, 0);
-  EXPECT_EQ(back->failure->signal, 255);
+  EXPECT_EQ(back->failure->signal, 64);
 }
 
 TEST(RendezvousRecord, AnyChangedByteIsRefusedOrARecord) {

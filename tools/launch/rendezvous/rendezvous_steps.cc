@@ -78,6 +78,9 @@ void Rendezvous::advance_outside(absl::Time now) {
         {.status = absl::ResourceExhaustedError(absl::StrCat("the job has ", kMaxNodes, " nodes already"))},
         now);
   }
+  // Not every node has to say it: the first that does names the job, before its workers have heard anything else.
+  if (next.run_id == kNoRunId && next.phase == Phase::kJoining && next.round == 0)
+    next.run_id = options_.run_id;
   enter(next, me_);
   run_if_complete(next, now);
   propose(std::move(next));
@@ -156,7 +159,9 @@ void Rendezvous::leave_record(Record& next, absl::Time now) {
                                            now));
   }
   const bool takes_part = place_ == Place::kParticipant;
-  if (takes_part && next.phase == Phase::kRunning && next.participants[group_rank_].done) {
+  // The others' workers may still need the round's store.
+  const bool serves_round = options_.round_store && group_rank_ == 0;
+  if (takes_part && !serves_round && next.phase == Phase::kRunning && next.participants[group_rank_].done) {
     return end({.status = left}, now);
   }
   const Settings& settings = next.settings;

@@ -23,7 +23,8 @@ class RendezvousTest : public testing::Test {
                     .self = {.host = host, .address = host, .roles = {{"worker", 1}}},
                     .settings = settings,
                     .node_rank = rank,
-                    .run_id = "job",
+                    .run_id = run_id_,
+                    .round_store = round_store_,
                     .hosts_store = hosts_store};
     if (settings.min_nodes == settings.max_nodes) options.last_call_timeout = absl::ZeroDuration();
     EXPECT_TRUE(check(options).ok()) << check(options);
@@ -77,6 +78,10 @@ class RendezvousTest : public testing::Test {
     }
   }
   Record record() const { return *decode(*state_); }
+
+  // Of the nodes that are added next.
+  std::string run_id_ = "job";
+  bool round_store_ = false;
 
   absl::Time now_ = absl::UnixEpoch();
   std::optional<std::string> state_;
@@ -213,6 +218,35 @@ TEST_F(RendezvousTest, HostOfTheStoreThatLeavesEndsTheJob) {
             "node a, which serves the job's store, was stopped by SIGTERM");
   pass(absl::Seconds(1));
   EXPECT_TRUE(host.done());
+}
+
+TEST_F(RendezvousTest, ServerOfTheRoundsStoreThatLeavesWhenItIsDoneEndsTheRound) {
+  const Settings settings{.min_nodes = 1, .max_nodes = 2, .max_restarts = 1};
+  round_store_ = true;
+  Rendezvous& server = add("a", settings);
+  Rendezvous& other = add("b", settings);
+  settle();
+  ASSERT_EQ(server.news().kind, Kind::kServeStore);
+  server.store_served({.host = "a", .port = 1}, now_);
+  settle();
+  ASSERT_EQ(other.news().kind, Kind::kRun);
+  server.workers_done(now_);
+  settle();
+  server.leave("was stopped by SIGTERM", now_);
+  settle();
+  EXPECT_EQ(other.news().kind, Kind::kStop);
+}
+
+TEST_F(RendezvousTest, TheFirstNodeThatSaysItNamesTheJob) {
+  const Settings settings{.min_nodes = 2, .max_nodes = 2};
+  run_id_ = kNoRunId;
+  Rendezvous& a = add("a", settings);
+  settle();
+  run_id_ = "job";
+  Rendezvous& b = add("b", settings);
+  settle();
+  EXPECT_EQ(a.news().round.run_id, "job");
+  EXPECT_EQ(b.news().round.run_id, "job");
 }
 
 TEST_F(RendezvousTest, NodeTakenForLostStopsAndEntersAgain) {
