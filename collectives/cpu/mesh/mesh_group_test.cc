@@ -98,7 +98,7 @@ class MeshGroupTest : public testing::TestWithParam<std::tuple<int, std::string>
   }
   void TearDown() override {
     EXPECT_EQ(transport::count_descriptors(), descriptors_);
-    EXPECT_EQ(transport::count_threads(), threads_);
+    EXPECT_EQ(transport::count_threads_down_to(threads_), threads_);
   }
 
  private:
