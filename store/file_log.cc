@@ -13,6 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/error.h"
+#include "base/stable_hash.h"
 #include "store/limits.h"
 
 namespace gradwire::store {
@@ -40,13 +41,9 @@ uint64_t load_number(const char* at) {
   return value;
 }
 
-// FNV-1a. It only has to tell a whole record from a torn one, and no library the project uses has a checksum
-// whose value is the same from one release to the next.
-uint64_t checksum(absl::string_view bytes) {
-  uint64_t hash = 0xcbf29ce484222325;
-  for (unsigned char byte : bytes) hash = (hash ^ byte) * 0x100000001b3;
-  return hash;
-}
+// It only has to tell a whole record from a torn one, and no library the project uses has a checksum whose value is the
+// same from one release to the next.
+uint64_t checksum(absl::string_view bytes) { return stable_hash(bytes); }
 
 bool set_lock(int fd, off_t at, short type) {
   struct flock request = {};
