@@ -47,6 +47,7 @@ class EtcdProcess {
  private:
   void end(int signal);
   bool answers();
+  bool healthy() const;
 
   const std::vector<std::string> flags_;
   const std::string scheme_;
