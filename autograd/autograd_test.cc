@@ -124,7 +124,7 @@ Tensor slow(const Tensor& x) {
 GRADWIRE_RPC(slow)
 
 void expect_no_contexts(const Group& group) {
-  const absl::Time deadline = absl::Now() + absl::Seconds(10);
+  const absl::Time deadline = absl::Now() + absl::Seconds(30);
   for (std::size_t rank = 0; rank < group.size(); ++rank) {
     Engine& engine = *Engine::of(*group[rank]).value();
     while ((engine.contexts().size() > 0 || !engine.idle()) && absl::Now() < deadline)
@@ -249,7 +249,7 @@ TEST_P(Backward, WorkerLostDuringThePassIsNamed) {
   const absl::Status status = error_of([&] { backward(context, {y.sum()}, options()); });
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr("worker2"));
-  EXPECT_LT(absl::Now() - begun, absl::Seconds(10));
+  EXPECT_LT(absl::Now() - begun, absl::Seconds(25));
 }
 
 TEST(Autograd, UnusedResultDoesNotStopBackward) {

@@ -255,7 +255,7 @@ TEST_F(Trainers, StepThatWaitsInVainEndsWithItsDeadline) {
     RRef<Server> server = group[1]->rpc_sync<&server_here>("worker0", torch::ones({6}));
     DistributedOptimizer<torch::optim::SGD> optimizer({server.rpc_sync<&Server::parameter>()},
                                                       torch::optim::SGDOptions(0.01),
-                                                      {.timeout = absl::Milliseconds(300)});
+                                                      {.timeout = absl::Seconds(3)});
     std::thread other([&] {
       AgentGuard other_guard(group[2]);
       Context forward_only;
@@ -283,12 +283,9 @@ TEST_F(Trainers, SyncStepWithoutTheOtherEndsWithItsDeadline) {
   AgentGuard guard(group[1]);
   {
     RRef<Server> server = group[1]->rpc_sync<&server_here>("worker0", torch::ones({6}));
-    DistributedOptimizer<torch::optim::SGD> optimizer({server.rpc_sync<&Server::parameter>()},
-                                                      torch::optim::SGDOptions(0.01),
-                                                      {.consistency = Consistency::kSync,
-                                                       .trainers = 2,
-                                                       .name = "lonely",
-                                                       .timeout = absl::Milliseconds(200)});
+    DistributedOptimizer<torch::optim::SGD> optimizer(
+        {server.rpc_sync<&Server::parameter>()}, torch::optim::SGDOptions(0.01),
+        {.consistency = Consistency::kSync, .trainers = 2, .name = "lonely", .timeout = absl::Seconds(2)});
     Context context;
     EXPECT_EQ(error_of([&] { optimizer.step(context); }).code(), absl::StatusCode::kDeadlineExceeded);
   }

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "base/error.h"
+#include "base/stable_hash.h"
 #include "rpc/codec_containers.h"
 #include "rpc/tensor_codec.h"
 #include "rpc/tensor_set.h"
@@ -80,7 +81,7 @@ absl::StatusOr<std::string> write_optimizer_file(const OptimizerFile& file) {
     body.append(static_cast<const char*>(buffer.data()), buffer.size());
   }
   std::string bytes = absl::StrCat(kMagic, kVersion);
-  append_number(rpc::signature_hash(body), bytes);
+  append_number(stable_hash(body), bytes);
   bytes.append(body);
   return bytes;
 }
@@ -90,7 +91,7 @@ absl::StatusOr<OptimizerFile> read_optimizer_file(absl::string_view bytes) {
   if (!absl::ConsumePrefix(&bytes, kVersion)) return invalid("another version of Gradwire wrote them");
   uint64_t hash;
   if (!take_number(bytes, hash)) return cut_short();
-  if (hash != rpc::signature_hash(bytes)) return invalid("they have been changed or cut short since");
+  if (hash != stable_hash(bytes)) return invalid("they have been changed or cut short since");
   absl::string_view header;
   if (!take_block(bytes, header)) return cut_short();
   proto::Payload payload;

@@ -10,6 +10,7 @@
 #include "autograd/optimizer_archive.h"
 #include "autograd/optimizer_file.h"
 #include "autograd/optimizer_test_util.h"
+#include "base/stable_hash.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -194,7 +195,7 @@ constexpr std::size_t kHashAt = 27;
 
 // As if somebody had meant it.
 std::string with_hash(std::string bytes) {
-  const uint64_t hash = rpc::signature_hash(absl::string_view(bytes).substr(kHashAt + 8));
+  const uint64_t hash = stable_hash(absl::string_view(bytes).substr(kHashAt + 8));
   std::memcpy(bytes.data() + kHashAt, &hash, sizeof(hash));
   return bytes;
 }

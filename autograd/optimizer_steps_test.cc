@@ -28,7 +28,7 @@ class Meeting {
     ++there_;
     changed_.notify_all();
     while (there_ < 2) {
-      if (!changed_.wait_for(mutex_, absl::Seconds(10))) throw std::runtime_error("nobody else came");
+      if (!changed_.wait_for(mutex_, absl::Seconds(30))) throw std::runtime_error("nobody else came");
     }
   }
 
@@ -239,7 +239,7 @@ TEST(OptimizerSteps, OwnerWithoutAGradientDoesNothingAndWaitsForNobody) {
       std::vector<RRef<at::Tensor>>{pair.parameters[2]}, CustomOptions());
   DistributedOptimizer<torch::optim::SGD> optimizer(
       pair.parameters, torch::optim::SGDOptions(0.1).momentum(0.9).weight_decay(0.5),
-      {.timeout = absl::Seconds(10)});
+      {.timeout = absl::Seconds(40)});
   const std::vector<at::Tensor> before = pair.values();
   std::thread other([&] {
     AgentGuard other_guard(group[3]);
@@ -285,7 +285,7 @@ TEST_P(Overlap, StepsOfTwoTrainersOnDifferentParametersOverlap) {
         RRef<Layer> layer = group[t]->remote<Layer>("worker2", torch::ones({6}));
         DistributedOptimizer<MeetingOptimizer> optimizer(
             layer.rpc_sync<&Layer::parameters>(), CustomOptions(),
-            {.consistency = GetParam(), .timeout = absl::Seconds(20)});
+            {.consistency = GetParam(), .timeout = absl::Seconds(40)});
         Context context;
         backward(context, {layer.rpc_sync<&Layer::forward>(input(t)).sum()});
         // A forward would wait for a step that runs.

@@ -80,7 +80,7 @@ class PassAbort : public testing::Test {
   }
   void expect_nothing_left(std::initializer_list<std::size_t> ranks) {
     for (std::size_t rank : ranks) {
-      const absl::Time deadline = absl::Now() + absl::Seconds(10);
+      const absl::Time deadline = absl::Now() + absl::Seconds(30);
       while (absl::Now() < deadline && statistics(*group_[rank]).contexts > 0) std::this_thread::yield();
       EXPECT_EQ(statistics(*group_[rank]).contexts, 0u) << rank;
     }

@@ -1,6 +1,7 @@
 #include "base/host.h"
 
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstddef>
@@ -30,6 +31,11 @@ std::string find_network_id() {
 }
 
 }  // namespace
+
+std::string host_name() {
+  char name[256] = {};
+  return ::gethostname(name, sizeof(name) - 1) == 0 && name[0] != '\0' ? name : "localhost";
+}
 
 const std::string& boot_id() {
   static const auto* const id = new std::string(read_boot_id());

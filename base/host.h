@@ -4,7 +4,12 @@
 
 namespace gradwire {
 
-// What tells this host from others, as the system says it. Letters, digits and '-' only.
+// What tells this host from others, as the system says it.
+
+// Its own name, for people and for others of its network to look up; "localhost" when the system does not say.
+std::string host_name();
+
+// The following have letters, digits and '-' only.
 
 // Another one each time that the host is started; empty when the system does not say.
 const std::string& boot_id();

@@ -92,18 +92,22 @@ ThreadPool::Options with(std::shared_ptr<Poller> poller, int threads, int max_th
 
 constexpr absl::Duration kPatience = absl::Seconds(30);
 
-TEST(PollingPool, TaskRunsOnTheThreadThatFoundIt) {
+// Unless the machine holds that thread up: then another takes the task from it.
+TEST(PollingPool, TaskMostlyRunsOnTheThreadThatFoundIt) {
   auto poller = std::make_shared<FakePoller>();
   auto pool = std::make_shared<ThreadPool>(with(poller, 4));
-  for (int i = 0; i < 100; ++i) {
+  constexpr int kTasks = 100;
+  int on_finder = 0;
+  for (int i = 0; i < kTasks; ++i) {
     Promise<bool> same;
     poller->arrive([&] {
       pool->post_clean([finder = std::this_thread::get_id(), same] {
         same.set_value(finder == std::this_thread::get_id());
       });
     });
-    EXPECT_TRUE(same.future().wait());
+    if (same.future().wait()) ++on_finder;
   }
+  EXPECT_GT(on_finder, kTasks / 2);
   pool->shutdown();
 }
 
@@ -200,7 +204,7 @@ TEST(PollingPool, TwoTasksOfOneLookThatWaitAreAnswered) {
       for (int i = 0; i < 2; ++i) {
         Executor::Task task = [answer = answers[i].future(), started = waiting[i], end = ended[i]] {
           started.set_value();
-          end.set_value(answer.wait_for(absl::Seconds(10)));
+          end.set_value(answer.wait_for(kPatience));
         };
         pool->post_clean(task, &cost);
       }

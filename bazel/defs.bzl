@@ -14,7 +14,10 @@ def gradwire_cc_test(name, deps = [], torch = False, grpc = False, tags = [], en
     torch: links libtorch, which is not instrumented: the sanitizer runs leave it out.
     grpc: links Debian's gRPC, whose own synchronisation ThreadSanitizer cannot see.
     """
-    kwargs.setdefault("size", "small")
+    size = kwargs.setdefault("size", "small")
+
+    # One class above what the size implies: the machine may be shared, and be ten times slower for a while.
+    kwargs.setdefault("timeout", {"small": "moderate", "medium": "long"}.get(size, "eternal"))
     native.cc_test(
         name = name,
         deps = deps + ["//base:tsan_suppressions", "@system//:gtest_main"],

@@ -32,15 +32,16 @@ OperationRecord all_reduce_record() {
 
 TEST(FlightRecorder, LineSaysWhatWasCalledAndHowItWent) {
   FlightRecorder recorder("group \"g\", rank 1 of 2");
-  const uint64_t first = recorder.begin(all_reduce_record(), 7, FlightRecorder::State::kQueued, coarse_now());
+  const CoarseTime now = coarse_now();
+  const uint64_t first = recorder.begin(all_reduce_record(), 7, FlightRecorder::State::kQueued, now);
   EXPECT_THAT(recorder.text(), HasSubstr("group \"g\", rank 1 of 2, the last 1 operations:\n"));
   EXPECT_THAT(recorder.text(), HasSubstr("#7 all_reduce Float[3, 4] sum: queued"));
-  recorder.set_state(first, FlightRecorder::State::kRunning, coarse_now() + 1500);
+  recorder.set_state(first, FlightRecorder::State::kRunning, now + 1500);
   EXPECT_THAT(recorder.text(), HasSubstr(": running"));
-  EXPECT_THAT(recorder.text(), HasSubstr("queued 1.5"));
-  recorder.set_state(first, FlightRecorder::State::kDone, coarse_now() + 1750);
+  EXPECT_THAT(recorder.text(), HasSubstr("queued 1.500 s"));
+  recorder.set_state(first, FlightRecorder::State::kDone, now + 1750);
   EXPECT_THAT(recorder.text(), HasSubstr(": done"));
-  EXPECT_THAT(recorder.text(), HasSubstr("took 0.2"));
+  EXPECT_THAT(recorder.text(), HasSubstr("took 0.250 s"));
 
   OperationRecord send;
   send.operation = Operation::kSend;

@@ -55,10 +55,9 @@ absl::Status AgentImpl::start(const std::string& name, int rank, int size) {
     std::shared_ptr<store::Store> store = options.store;
     if (store == nullptr) {
       // Under a name, as process groups do: both may be at one address, and share the store that is hosted there.
-      GRADWIRE_ASSIGN_OR_RETURN(
-          store::Rendezvous found,
-          store::rendezvous(options.init_method, rank, size,
-                            {.timeout = options.join_timeout, .group_name = "rpc"}));
+      GRADWIRE_ASSIGN_OR_RETURN(store::Rendezvous found,
+                                store::rendezvous(options.init_method, rank, size,
+                                                  {.timeout = options.join_timeout, .group_name = "rpc"}));
       store = found.store;
       rank = found.rank;
       size = found.world_size;

@@ -5,11 +5,11 @@
 #include <functional>
 #include <thread>
 
+#include "base/free_port.h"
 #include "rpc/call.h"
 #include "rpc/call_context.h"
 #include "rpc/testing/group.h"
 #include "store/hash_store.h"
-#include "store/tcp_store.h"
 #include "transport/process_counts.h"
 #include "transport/transport.h"
 
@@ -28,14 +28,6 @@ absl::Status status_of(const std::function<void()>& action) {
   return absl::OkStatus();
 }
 
-// Sometimes a thread that was joined is still listed for a moment.
-void expect_threads(int expected) {
-  const absl::Time deadline = absl::Now() + absl::Seconds(10);
-  while (transport::count_threads() != expected && absl::Now() < deadline)
-    absl::SleepFor(absl::Milliseconds(1));
-  EXPECT_EQ(transport::count_threads(), expected);
-}
-
 // Runs starts that must fail with `code`, soon, and leave neither threads nor descriptors.
 void expect_failure(absl::StatusCode code, const std::string& text, const std::function<void()>& start) {
   { testing::Group warm_up(1); }
@@ -46,7 +38,7 @@ void expect_failure(absl::StatusCode code, const std::string& text, const std::f
   EXPECT_EQ(status.code(), code) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr(text));
   EXPECT_LT(absl::Now() - begin, absl::Seconds(15));
-  expect_threads(threads);
+  EXPECT_EQ(transport::count_threads_down_to(threads), threads);
   EXPECT_EQ(transport::count_descriptors(), descriptors);
 }
 
@@ -58,11 +50,7 @@ RpcBackendOptions with_store(absl::Duration join_timeout = absl::Milliseconds(20
 }
 
 TEST(FailedStart, StoreUnreachable) {
-  int port = 0;
-  {
-    store::TcpStore gone("127.0.0.1", 0, {.is_master = true});
-    port = gone.port();
-  }
+  const int port = free_port();
   RpcBackendOptions options;
   options.init_method = absl::StrCat("tcp://127.0.0.1:", port);
   options.join_timeout = absl::Milliseconds(300);
@@ -110,7 +98,7 @@ class Broken : public transport::Transport {
 };
 
 RpcBackendOptions with_broken(bool listens) {
-  RpcBackendOptions options = with_store(absl::Seconds(2));
+  RpcBackendOptions options = with_store(absl::Seconds(5));
   options.wrap_transport = [listens](std::unique_ptr<transport::Transport> inner) {
     return std::make_unique<Broken>(std::move(inner), listens);
   };
@@ -203,7 +191,7 @@ TEST(BoundedShutdown, HandlerThatIgnoresItsTokenIsNamedAndLeftBehind) {
     call = Future<int64_t>();
     // When it does end, nothing of the agent remains.
     stubborn_may_end() = true;
-    expect_threads(threads);
+    EXPECT_EQ(transport::count_threads_down_to(threads), threads);
     EXPECT_EQ(transport::count_descriptors(), descriptors);
   }
 }

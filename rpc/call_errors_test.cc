@@ -3,6 +3,7 @@
 
 #include <thread>
 
+#include "base/free_port.h"
 #include "rpc/call.h"
 #include "rpc/outgoing_call.h"
 #include "rpc/testing/group.h"
@@ -145,11 +146,7 @@ TEST(CallErrors, TakenPortNamesIt) {
 }
 
 TEST(CallErrors, UnreachableStoreNamesIt) {
-  int port = 0;
-  {
-    store::TcpStore gone("127.0.0.1", 0, {.is_master = true});
-    port = gone.port();
-  }
+  const int port = free_port();
   RpcBackendOptions options;
   options.init_method = absl::StrCat("tcp://127.0.0.1:", port);
   options.join_timeout = absl::Milliseconds(500);
@@ -157,7 +154,7 @@ TEST(CallErrors, UnreachableStoreNamesIt) {
   const Error error = error_of([&] { Agent::start("second", 1, 2, options); });
   EXPECT_EQ(error.status().code(), absl::StatusCode::kUnavailable) << error.what();
   EXPECT_THAT(error.what(), HasSubstr(absl::StrCat(port)));
-  EXPECT_LT(absl::Now() - start, absl::Seconds(10));
+  EXPECT_LT(absl::Now() - start, absl::Seconds(30));
 }
 
 TEST(CallErrors, BadOptionsAreNamed) {

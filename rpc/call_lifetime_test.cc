@@ -79,12 +79,13 @@ TEST(CallLifetime, NestedCallEndsWithTheOneThatItServes) {
   testing::Group group(3);
   patients() = Patients();
   const absl::Time start = absl::Now();
-  const Destination soon = Destination("worker1").with_timeout(absl::Milliseconds(300));
+  // Long enough for both calls to begin before that.
+  const Destination soon = Destination("worker1").with_timeout(absl::Seconds(3));
   EXPECT_EQ(group[0]->rpc_async<&call_wait_inside>(soon, "worker2").result().status().code(),
             absl::StatusCode::kDeadlineExceeded);
   // The innermost handler hears of it too, though nobody told it of another deadline.
   ASSERT_TRUE(patients().inner.cancelled.future().wait_for(absl::Seconds(30)));
-  EXPECT_LT(absl::Now() - start, absl::Seconds(10));
+  EXPECT_LT(absl::Now() - start, absl::Seconds(30));
   group.expect_empty();
 }
 
@@ -157,14 +158,16 @@ TEST(CallLifetime, CancelledCallThatWaitsForItsObjectEndsAtOnce) {
                          return envelope.request().has_constructor() ? Fault::Kind::kDrop
                                                                      : Fault::Kind::kDeliver;
                        }));
-  const RRef<Queue> never = group[0]->remote<Queue>(Destination("worker1").with_timeout(absl::Seconds(3)));
+  const RRef<Queue> never = group[0]->remote<Queue>("worker1");
   Future<int64_t> call = never.rpc_async<&Queue::count>();
   const absl::Time deadline = absl::Now() + absl::Seconds(30);
   while (group[1]->tables().served_calls == 0 && absl::Now() < deadline) std::this_thread::yield();
-  const absl::Time start = absl::Now();
   call.cancel();
+  // Long before the creation is given up.
   while (group[1]->tables().served_calls > 0 && absl::Now() < deadline) std::this_thread::yield();
-  EXPECT_LT(absl::Now() - start, absl::Seconds(2));
+  EXPECT_EQ(group[1]->tables().served_calls, 0u);
+  // The graceful way would wait for that.
+  group.kill(0);
 }
 
 std::vector<RRef<int64_t>> give_references() { return {RRef<int64_t>(1), RRef<int64_t>(2)}; }

@@ -59,13 +59,6 @@ absl::StatusOr<T> decode_value(const proto::Value& in, Decoder& decoder) {
 // "expected a str, got an integer": what decoders say of a value of the wrong kind.
 absl::Status wrong_kind(absl::string_view expected, const proto::Value& got);
 
-// FNV-1a, 64 bits: the same on every machine.
-constexpr uint64_t signature_hash(absl::string_view text) {
-  uint64_t hash = 14695981039346656037u;
-  for (char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211u;
-  return hash;
-}
-
 template <>
 struct Codec<bool> {
   static std::string type_name() { return "bool"; }

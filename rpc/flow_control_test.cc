@@ -190,13 +190,13 @@ TEST(FlowControl, PlacesComeBackWhicheverWayACallEnds) {
       EXPECT_EQ(group[0]->rpc_sync<&echo>(to, 1), 1);
       EXPECT_EQ(status_of([&] { group[0]->rpc_sync<&complain>(to); }).code(), absl::StatusCode::kUnknown);
       // Its place is taken while it runs, and free when its caller has given up.
-      Future<int64_t> late = group[0]->rpc_async<&hold>(soon, "");
+      Future<int64_t> unwanted = group[0]->rpc_async<&hold>(to, "");
       EXPECT_EQ(group[0]->rpc_async<&echo>(to, 1).result().status().code(),
                 absl::StatusCode::kResourceExhausted);
-      EXPECT_EQ(late.result().status().code(), absl::StatusCode::kDeadlineExceeded);
-      Future<int64_t> unwanted = group[0]->rpc_async<&hold>(to, "");
       unwanted.cancel();
       EXPECT_EQ(unwanted.result().status().code(), absl::StatusCode::kCancelled);
+      EXPECT_EQ(group[0]->rpc_async<&hold>(soon, "").result().status().code(),
+                absl::StatusCode::kDeadlineExceeded);
       held().release();
     }
   }

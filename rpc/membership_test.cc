@@ -126,7 +126,9 @@ TEST(OpenGroup, WorkerThatHasNotJoinedYetCanBeWaitedFor) {
   EXPECT_EQ(early->wait_for_worker("late", kPatience).name, "late");
   EXPECT_EQ(early->rpc_sync<&twice>("late", 5), 10);
   other.join();
+  Changes seen(early);
   late->shutdown(true, kPatience);
+  EXPECT_TRUE(seen.saw("late", WorkerState::kLeft));
   const absl::Status cancelled = status_of([&] {
     std::thread stopper([&] { early->shutdown(/*graceful=*/false); });
     // Whether it comes before or after the end: it does not wait on.
@@ -174,9 +176,10 @@ TEST(Restart, NewIncarnationTakesThePlaceAndOldReferencesAreAborted) {
   client->wait_for_worker("server", kPatience);
   RRef<Box> old = client->remote<Box>("server", int64_t{1});
   EXPECT_EQ(old.rpc_sync<&Box::get>(), 1);
+  Changes seen(client);
   server->shutdown(/*graceful=*/false);
   auto again = Agent::start("server", -1, 0, options);
-  Changes seen(client);
+  EXPECT_TRUE(seen.saw("server", WorkerState::kLeft));
   EXPECT_EQ(client->wait_for_worker("server", kPatience).id, again->get_worker_info().id);
   // Calls by name go to the new one.
   EXPECT_EQ(client->rpc_sync<&twice>("server", 8), 16);

@@ -4,6 +4,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "base/stable_hash.h"
 #include "rpc/registry.h"
 #include "rpc/serve.h"
 #include "rpc/type_name.h"
@@ -74,7 +75,7 @@ const Callee* function_entry(std::string name = cpp_function_name<F>(), bool ide
   Callee callee;
   callee.name = std::move(name);
   callee.signature = Traits::signature();
-  callee.signature_hash = signature_hash(callee.signature);
+  callee.signature_hash = stable_hash(callee.signature);
   callee.serve = &serve_internal::serve<F>;
   callee.idempotent = idempotent;
   if constexpr (Traits::kIsMethod) {
@@ -105,7 +106,7 @@ const Callee* class_entry(bool serial) {
   callee.kind = CalleeKind::kConstructor;
   callee.name = cpp_type_name<T>();
   callee.signature = serve_internal::constructor_signature<A...>();
-  callee.signature_hash = signature_hash(callee.signature);
+  callee.signature_hash = stable_hash(callee.signature);
   callee.serve = &serve_internal::construct<T, A...>;
   callee_of_class<T> = Registry::instance().add(std::move(callee));
   return callee_of_class<T>;

@@ -1,5 +1,6 @@
 #include "rpc/registry.h"
 
+#include "base/stable_hash.h"
 #include "gtest/gtest.h"
 #include "rpc/registration.h"
 
@@ -27,7 +28,7 @@ TEST(Registry, MacrosRegisterQualifiedNamesAndSignatures) {
   const Callee* area = Registry::instance().find(CalleeKind::kFunction, "gradwire::rpc::shapes::area");
   ASSERT_NE(area, nullptr);
   EXPECT_EQ(area->signature, "int64(int64,int64)");
-  EXPECT_EQ(area->signature_hash, signature_hash(area->signature));
+  EXPECT_EQ(area->signature_hash, stable_hash(area->signature));
   EXPECT_EQ(callee_of_function<&shapes::area>, area);
   EXPECT_NE(Registry::instance().find(CalleeKind::kFunction, "cube"), nullptr);
   EXPECT_EQ(Registry::instance().find(CalleeKind::kFunction, "bar")->signature, "int64(int64,int64)");

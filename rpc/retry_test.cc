@@ -256,7 +256,7 @@ TEST_P(Retry, DeadlineEndsAttempts) {
                    ->rpc_async<&twice>(Destination("worker1").with_timeout(absl::Milliseconds(100)), 1)
                    .result()
                    .ok());
-  EXPECT_LT(absl::Now() - start, absl::Seconds(5));
+  EXPECT_LT(absl::Now() - start, absl::Seconds(30));
   group.expect_empty();
 }
 
@@ -281,7 +281,7 @@ class Detached : public Retry {
     held().started.future().wait();
     EXPECT_EQ((*group_)[0]->rpc_async<&cut>("worker1").result().code(), absl::StatusCode::kUnavailable);
   }
-  void expect_cancelled() { EXPECT_TRUE(held().cancelled.future().wait_for(absl::Seconds(20))); }
+  void expect_cancelled() { EXPECT_TRUE(held().cancelled.future().wait_for(absl::Seconds(30))); }
   void end() {
     held().answer.set_value(1);
     group_->expect_empty();
@@ -312,7 +312,8 @@ TEST_P(Detached, DeathOfTheCallerCancels) {
 }
 
 TEST_P(Detached, DeadlineCancelsWhereNoWordComesThrough) {
-  start(absl::Milliseconds(500), /*mute=*/true);
+  // Long enough for the call to begin, and its connection to break, before that.
+  start(absl::Seconds(5), /*mute=*/true);
   // No time is left for another attempt.
   EXPECT_EQ(call_.result().status().code(), absl::StatusCode::kUnavailable);
   expect_cancelled();
@@ -326,14 +327,15 @@ TEST_P(Detached, DeathOfTheWorkerFailsTheCallAtOnce) {
   const absl::Time begin = absl::Now();
   group_->kill(1);
   EXPECT_EQ(call_.result().status().code(), absl::StatusCode::kUnavailable);
-  EXPECT_LT(absl::Now() - begin, absl::Seconds(10));
+  // Long before its next attempt.
+  EXPECT_LT(absl::Now() - begin, absl::Seconds(30));
   end();
 }
 
 TEST_P(Retry, ShutdownOfTheCallerEndsItsAttempts) {
   RpcBackendOptions options = with(cut_first(1, [](const Message& m) { return calls(m, "twice"); }));
-  options.retry.first_backoff = absl::Seconds(50);
-  options.retry.max_backoff = absl::Seconds(50);
+  options.retry.first_backoff = absl::Seconds(40);
+  options.retry.max_backoff = absl::Seconds(40);
   testing::Group group(2, options);
   Future<int64_t> call = group[0]->rpc_async<&twice>("worker1", 1);
   const absl::Time deadline = absl::Now() + absl::Seconds(30);

@@ -93,7 +93,7 @@ TEST(Shutdown, DeadMemberIsNamedByAllSoon) {
   std::thread other([&] { codes[1] = code_of([&] { group[1]->shutdown(); }, &messages[1]); });
   codes[0] = code_of([&] { group[0]->shutdown(); }, &messages[0]);
   other.join();
-  EXPECT_LT(absl::Now() - start, absl::Seconds(5));
+  EXPECT_LT(absl::Now() - start, absl::Seconds(15));
   for (int rank : {0, 1}) {
     EXPECT_EQ(codes[rank], absl::StatusCode::kUnavailable) << messages[rank];
     EXPECT_THAT(messages[rank], HasSubstr("worker2"));
@@ -172,14 +172,6 @@ TEST(Shutdown, GlobalAgentStaysWhenAHandlerAsks) {
   shutdown();
 }
 
-// Sometimes a thread that was joined is still listed for a moment.
-void expect_threads(int expected) {
-  const absl::Time deadline = absl::Now() + absl::Seconds(10);
-  while (transport::count_threads() != expected && absl::Now() < deadline)
-    absl::SleepFor(absl::Milliseconds(1));
-  EXPECT_EQ(transport::count_threads(), expected);
-}
-
 TEST(Shutdown, GroupsLeaveNeitherThreadsNorDescriptors) {
   { testing::Group warm_up(2); }
   const int threads = transport::count_threads();
@@ -189,7 +181,7 @@ TEST(Shutdown, GroupsLeaveNeitherThreadsNorDescriptors) {
     EXPECT_EQ(group[0]->rpc_sync<&chain>("worker1", "worker1", "worker2", 3), 3);
     if (round % 2 == 1) group.kill(1);
   }
-  expect_threads(threads);
+  EXPECT_EQ(transport::count_threads_down_to(threads), threads);
   EXPECT_EQ(transport::count_descriptors(), descriptors);
 }
 
@@ -205,7 +197,7 @@ TEST(Shutdown, StartsThatFailLeaveNothing) {
   EXPECT_EQ(code_of([&] { Agent::start("a", 5, 2, options); }), absl::StatusCode::kInvalidArgument);
   options.transports = {"pigeon"};
   EXPECT_EQ(code_of([&] { Agent::start("a", 0, 1, options); }), absl::StatusCode::kInvalidArgument);
-  expect_threads(threads);
+  EXPECT_EQ(transport::count_threads_down_to(threads), threads);
   EXPECT_EQ(transport::count_descriptors(), descriptors);
   // Nothing in the store keeps others from taking the place.
   options.transports = {};

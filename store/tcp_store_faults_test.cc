@@ -6,12 +6,14 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <thread>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/error.h"
+#include "base/free_port.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "store/cutting_proxy.h"
@@ -76,7 +78,8 @@ absl::Duration cpu_time() {
   return absl::DurationFromTimespec(time);
 }
 
-TEST(TcpStoreFaults, KilledServerEndsWaitsSoonNamingTheAddress) {
+// How long it takes two waiting calls to end when their server is killed.
+absl::Duration time_to_notice_the_end() {
   ServerProcess server;
   TcpStore store("localhost", server.port());
   TcpStore other("localhost", server.port());
@@ -94,18 +97,27 @@ TEST(TcpStoreFaults, KilledServerEndsWaitsSoonNamingTheAddress) {
   server.kill();
   waiter.join();
   getter.join();
-  EXPECT_LT(absl::Now() - start, absl::Seconds(3));  // 400 ms where nothing else runs.
+  const absl::Duration took = absl::Now() - start;
   for (const absl::Status& status : {waited, got}) {
     EXPECT_TRUE(absl::IsUnavailable(status)) << status;
     EXPECT_THAT(std::string(status.message()), HasSubstr(absl::StrCat("localhost:", server.port())));
   }
   EXPECT_TRUE(absl::IsUnavailable(store.try_set("key", "value")));
   EXPECT_TRUE(absl::IsUnavailable(other.try_add("key", 1).status()));
+  return took;
+}
+
+TEST(TcpStoreFaults, KilledServerEndsWaitsSoonNamingTheAddress) {
+  // 400 ms where nothing else runs. A loaded machine only adds to that, and not each time; a server that cannot be
+  // reached, and is not known to be gone, would take 5 s each time.
+  absl::Duration fastest = absl::InfiniteDuration();
+  for (int i = 0; i < 3; ++i) fastest = std::min(fastest, time_to_notice_the_end());
+  EXPECT_LT(fastest, absl::Seconds(3));
 }
 
 TEST(TcpStoreFaults, AnotherServerInTheOldOnesPlaceIsNotTakenForIt) {
-  auto server = std::make_unique<ServerProcess>();
-  const int port = server->port();
+  const int port = free_port();
+  auto server = std::make_unique<ServerProcess>(port);
   TcpStore store("localhost", port);
   store.set("key", "value");
   server->kill();
@@ -128,7 +140,7 @@ TEST(TcpStoreFaults, ServerThatHangsIsGivenUpAtTheDeadline) {
 }
 
 TEST(TcpStoreFaults, ClientsMayComeBeforeTheServer) {
-  const int port = value_or_throw(TcpStoreServer::start({.host = "localhost"}))->port();  // Free again.
+  const int port = free_port();
   std::string got;
   std::thread early([&] { got = TcpStore("localhost", port).get("key"); });
   TcpStore master("localhost", port, {.is_master = true});
@@ -238,7 +250,8 @@ TEST(TcpStoreFaults, WaitingUsesNoProcessor) {
   TcpStore store("localhost", master.port());
   const absl::Duration before = cpu_time();
   EXPECT_TRUE(absl::IsDeadlineExceeded(store.try_get("never", absl::Seconds(1)).status()));
-  EXPECT_LT(cpu_time() - before, absl::Milliseconds(30));
+  // It takes a few; whoever looks instead of sleeping takes all of the second that he is given.
+  EXPECT_LT(cpu_time() - before, absl::Milliseconds(100));
 }
 
 TEST(TcpStoreFaults, StoresLeaveNoThreadsOrDescriptors) {

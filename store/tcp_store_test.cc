@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/error.h"
+#include "base/free_port.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "store/tcp_store_server.h"
@@ -35,12 +36,12 @@ TEST(TcpStore, TakenPortIsNamed) {
 }
 
 TEST(TcpStore, UnreachableMasterIsUnavailableWithinTheTimeout) {
-  const int port = start_server()->port();  // Free again.
+  const int port = free_port();
   const absl::Time start = absl::Now();
   const absl::Status status = open_status(port, {.timeout = absl::Milliseconds(300)});
   EXPECT_TRUE(absl::IsUnavailable(status)) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr(absl::StrCat("localhost:", port)));
-  EXPECT_LT(absl::Now() - start, absl::Seconds(10));
+  EXPECT_LT(absl::Now() - start, absl::Seconds(60));  // Of the 300 s that it tries by default.
 }
 
 TEST(TcpStore, ImpossibleArgumentsAreInvalid) {
@@ -51,9 +52,7 @@ TEST(TcpStore, ImpossibleArgumentsAreInvalid) {
 }
 
 TEST(TcpStore, MasterWaitsForAllWorkers) {
-  std::unique_ptr<TcpStoreServer> taken = start_server();
-  const int port = taken->port();
-  taken.reset();
+  const int port = free_port();
   absl::Status master_status, worker_status;
   std::thread master([&] {
     absl::StatusOr<std::shared_ptr<TcpStore>> store =
@@ -121,8 +120,8 @@ TEST(TcpStore, ServerThatStopsEndsWaitsWithUnavailable) {
 }
 
 TEST(TcpStore, ServerThatStartedAgainIsNotTakenForTheOldOne) {
-  std::unique_ptr<TcpStoreServer> server = start_server();
-  const int port = server->port();
+  const int port = free_port();
+  std::unique_ptr<TcpStoreServer> server = start_server(port);
   TcpStore store("localhost", port);
   store.set("key", "value");
   server.reset();

@@ -1,5 +1,3 @@
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstring>
 #include <string>
@@ -8,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/host.h"
 #include "collectives/mpi/mpi_backend.h"
 #include "collectives/mpi/mpi_member.h"
 #include "store/tcp_store.h"
@@ -31,15 +30,6 @@ absl::StatusOr<bool> all_on_one_host(MpiRuntime& runtime) {
   GRADWIRE_RETURN_IF_ERROR(runtime.call("MPI_Comm_size", [&] { return MPI_Comm_size(host, &size); }));
   (void)runtime.call("MPI_Comm_free", [&] { return MPI_Comm_free(&host); });
   return size == runtime.size();
-}
-
-absl::StatusOr<std::string> host_name(bool one_host) {
-  if (one_host) return "127.0.0.1";
-  char name[256] = {};
-  if (gethostname(name, sizeof name - 1) != 0) {
-    return absl::UnavailableError(absl::StrCat("gethostname: ", std::strerror(errno)));
-  }
-  return name;
 }
 
 absl::Status tell(MpiRuntime& runtime, Notice& notice, absl::Time deadline) {
@@ -74,15 +64,14 @@ absl::StatusOr<std::shared_ptr<store::Store>> mpi_launch_store(absl::Duration ti
   std::shared_ptr<store::Store> held;
   absl::Status failure;
   if (runtime->rank() == 0) {
-    const auto host = host_name(one_host);
-    auto opened = host.ok() ? store::TcpStore::open(*host, 0, {.is_master = true, .timeout = timeout})
-                            : absl::StatusOr<std::shared_ptr<store::TcpStore>>(host.status());
+    const std::string host = one_host ? "127.0.0.1" : host_name();
+    auto opened = store::TcpStore::open(host, 0, {.is_master = true, .timeout = timeout});
     failure = opened.status();
     if (opened.ok()) {
       notice->port = (*opened)->port();
       held = *std::move(opened);
     }
-    const std::string text = failure.ok() ? *host : std::string(failure.message());
+    const std::string text = failure.ok() ? host : std::string(failure.message());
     text.copy(notice->text, sizeof notice->text - 1);
   }
   GRADWIRE_RETURN_IF_ERROR(tell(*runtime, *notice, deadline));

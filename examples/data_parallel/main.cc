@@ -22,7 +22,7 @@
 #include "examples/data_parallel/agreement.h"
 #include "examples/data_parallel/network.h"
 
-ABSL_FLAG(int, epochs, 20, "how often to go through the data");
+ABSL_FLAG(int, epochs, 40, "how often to go through the data");
 ABSL_FLAG(int, batch, 32, "samples in a step, on each rank");
 ABSL_FLAG(int, hidden, 128, "width of the hidden layer");
 ABSL_FLAG(double, learning_rate, 0.05, "of the optimizer, SGD with momentum 0.9");

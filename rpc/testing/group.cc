@@ -66,7 +66,7 @@ void Group::kill(std::size_t rank) {
 }
 
 void Group::expect_empty() const {
-  const absl::Time deadline = absl::Now() + absl::Seconds(10);
+  const absl::Time deadline = absl::Now() + absl::Seconds(30);
   for (const std::shared_ptr<Agent>& agent : agents_) {
     AgentTables tables;
     while (true) {

@@ -23,7 +23,7 @@ class Group {
   const std::shared_ptr<Agent>& operator[](std::size_t rank) const { return agents_.at(rank); }
   std::size_t size() const { return agents_.size(); }
 
-  // Waits until all tables of all agents are empty; the test fails after 10 s.
+  // Waits until all tables of all agents are empty; the test fails after 30 s.
   void expect_empty() const;
   // Shuts all down together now.
   void shut_down();

@@ -5,8 +5,10 @@
 #include <ATen/core/grad_mode.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <fstream>
 #include <iostream>
+#include <limits>
 #include <thread>
 #include <vector>
 
@@ -29,9 +31,10 @@ using gradwire::rpc::AgentTables;
 using gradwire::rpc::RRef;
 using gradwire::rpc::testing::Group;
 
-constexpr int kSteps = 10000;
-// What the allocator and late threads may take; a leak of 128 bytes a step would show.
-constexpr int64_t kGrowth = int64_t{1} << 20;
+constexpr int kParts = 5;
+constexpr int kStepsOfAPart = 2000;
+// What the allocator may take in a part; a leak of 128 bytes a step would show.
+constexpr int64_t kGrowth = int64_t{128} * kStepsOfAPart;
 
 class Layer {
  public:
@@ -72,7 +75,7 @@ bool knows(const Group& group, std::size_t rank, int64_t context) {
 // Once the contexts are gone from both workers (one of sixteen is asked for: the question is an exception,
 // and slow), and nothing is under way but the one reference.
 int64_t quiet_bytes(const Group& group, const std::vector<int64_t>& contexts) {
-  const absl::Time end = absl::Now() + absl::Seconds(10);
+  const absl::Time end = absl::Now() + absl::Seconds(60);
   for (std::size_t rank = 0; rank < group.size(); ++rank) {
     for (std::size_t i = contexts.size() % 16; i < contexts.size(); i += 16) {
       while (knows(group, rank, contexts[i])) {
@@ -126,14 +129,19 @@ TEST(Steps, LeaveNothingBehind) {
   AgentGuard guard(group[0]);
   {
     const RRef<Layer> layer = group[0]->remote<Layer>("worker1", int64_t{16});
-    const int64_t before = quiet_bytes(group, train(group, layer, kSteps / 5));
-    const absl::Time begun = absl::Now();
-    const std::vector<int64_t> contexts = train(group, layer, kSteps - kSteps / 5);
-    const absl::Duration took = absl::Now() - begun;
-    const int64_t growth = quiet_bytes(group, contexts) - before;
-    std::cout << contexts.size() << " steps in " << took << ": " << growth / 1024 << " KiB more than "
-              << before / 1024 << " KiB\n";
-    EXPECT_LE(growth, kGrowth);
+    int64_t before = quiet_bytes(group, train(group, layer, kStepsOfAPart));
+    // Threads that a busy machine brings about late take their stacks and arenas in one part or another; a leak is in
+    // each of them.
+    int64_t least = std::numeric_limits<int64_t>::max();
+    for (int part = 1; part < kParts; ++part) {
+      const absl::Time begun = absl::Now();
+      const int64_t after = quiet_bytes(group, train(group, layer, kStepsOfAPart));
+      std::cout << kStepsOfAPart << " steps in " << absl::Now() - begun << ": " << (after - before) / 1024
+                << " KiB more than " << before / 1024 << " KiB\n";
+      least = std::min(least, after - before);
+      before = after;
+    }
+    EXPECT_LE(least, kGrowth);
   }
   group.expect_empty();
 }

@@ -10,7 +10,7 @@
 namespace chaos {
 namespace {
 
-constexpr absl::Duration kGrace = absl::Seconds(1);
+constexpr absl::Duration kGrace = absl::Seconds(5);
 
 bool names(const CallRecord& call, int worker) {
   return call.worker == worker_name(worker) ||

@@ -44,7 +44,7 @@ Census take_census() {
 }
 
 bool returns_to(const Census& before, Census& now) {
-  const int64_t give_up = monotonic_us() + 2000000;
+  const int64_t give_up = monotonic_us() + 10000000;
   while (true) {
     now = take_census();
     if (now.descriptors <= before.descriptors + (kMayHaveSymbolizer ? 2 : 0) && now.memfds <= before.memfds &&

@@ -20,6 +20,8 @@ namespace {
 
 // For what takes milliseconds on an idle machine.
 constexpr absl::Duration kPatience = absl::Seconds(30);
+// It waits for a dead member's last word for 5 s, and never until silence tells of a death.
+constexpr absl::Duration kShutdown = absl::Seconds(18);
 
 }  // namespace
 
@@ -47,7 +49,7 @@ void ChaosRun::tell(const std::string& line) {
 }
 
 void ChaosRun::reap(int worker) {
-  const std::optional<int> exit = workers_[worker]->wait(absl::Seconds(5));
+  const std::optional<int> exit = workers_[worker]->wait(kPatience);
   killed_.insert(worker);
   // It may have been quicker than the signal.
   const bool may_be_done = exit == 0 && planned(worker) && planned(Plan::Kill::When::kInShutdown);
@@ -86,7 +88,7 @@ void ChaosRun::take_line(int worker, const std::string& line, const std::string&
                                     return absl::StrContains(message, absl::StrCat("\"", name(dead), "\""));
                                   });
     if (code != 0 && !names_a_dead_one) fail(worker, absl::StrCat("shutdown: code ", code, ", ", message));
-    if (absl::Milliseconds(milliseconds) > absl::Seconds(10) + stalled())
+    if (absl::Milliseconds(milliseconds) > kShutdown + stalled())
       fail(worker, absl::StrCat("the shutdown took ", milliseconds, " ms"));
   } else if (word == "census" && line != "census same") {
     fail(worker, absl::StrCat("after the shutdown: ", line));
@@ -193,7 +195,7 @@ void ChaosRun::check_end() {
   (void)gather("census", kPatience);
   for (int worker : survivors) {
     if (killed_.contains(worker)) continue;
-    const std::optional<int> exit = workers_[worker]->wait(absl::Seconds(10));
+    const std::optional<int> exit = workers_[worker]->wait(kPatience);
     if (!exit) {
       fail(worker, "does not exit");
     } else if (*exit != 0 && !(planned(worker) && *exit == -SIGKILL)) {
@@ -202,8 +204,9 @@ void ChaosRun::check_end() {
   }
   for (int worker = 0; worker < Plan::kWorkers; ++worker) {
     // A leak checker's helper outlives its process by a moment.
-    const absl::Time give_up = absl::Now() + absl::Seconds(2);
-    while (workers_[worker]->group_exists() && absl::Now() < give_up) absl::SleepFor(absl::Milliseconds(1));
+    const absl::Time give_up = absl::Now() + kPatience;
+    while (!kMayHaveSymbolizer && workers_[worker]->group_exists() && absl::Now() < give_up)
+      absl::SleepFor(absl::Milliseconds(1));
     if (!kMayHaveSymbolizer && workers_[worker]->group_exists()) fail(worker, "left processes behind");
   }
 }

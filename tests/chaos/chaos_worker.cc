@@ -75,7 +75,7 @@ void drop_all(Agent& agent) {
   Keep::instance().close();
   AgentTables tables = agent.tables();
   while (!empty(tables)) {
-    if (monotonic_us() - start > 5000000) {
+    if (monotonic_us() - start > 15000000) {
       say(absl::StrCat("full ", describe(tables)));
       return;
     }
@@ -89,7 +89,7 @@ void end(Agent& agent, bool graceful) {
   const int64_t start = monotonic_us();
   absl::Status status;
   try {
-    agent.shutdown(graceful, absl::Seconds(8));
+    agent.shutdown(graceful, absl::Seconds(15));
   } catch (const gradwire::Error& error) {
     status = error.status();
   }

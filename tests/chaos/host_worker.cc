@@ -80,7 +80,7 @@ void serve(Agent& agent) {
                agent.rpc_async<&add>(Destination(words[1]).with_timeout(milliseconds(words[2])), 1, 2));
       } else if (word == "hold") {
         const absl::Duration time = milliseconds(words[2]);
-        report("held", agent.rpc_async<&slow>(Destination(words[1]).with_timeout(4 * time),
+        report("held", agent.rpc_async<&slow>(Destination(words[1]).with_timeout(10 * time),
                                               absl::ToInt64Milliseconds(time)));
       } else if (word == "make") {
         cell = agent.remote<Cell>(words[1], int64_t{7});

@@ -23,7 +23,7 @@
 namespace chaos {
 namespace {
 
-constexpr absl::Duration kPatience = absl::Seconds(20);
+constexpr absl::Duration kPatience = absl::Seconds(40);
 constexpr int kWorkers = 3;
 
 // What became of a call.
@@ -180,7 +180,8 @@ TEST_F(Partition, LongerThanDeadAfterIsDeathWhichHealingDoesNotUndo) {
     std::cout << "worker" << worker << " noticed the cut link after " << noticed << " (dead_after "
               << kDeadAfter << ")\n";
     EXPECT_GT(noticed, kDeadAfter / 2);
-    EXPECT_LT(noticed, kDeadAfter + absl::Seconds(2));
+    // Long before the call's own time is up.
+    EXPECT_LT(noticed, kDeadAfter + absl::Seconds(15));
     EXPECT_TRUE(hosts.says(worker, "state worker1 dead"));
   }
   hosts.tell(0, "fetch 5000");

@@ -261,7 +261,7 @@ class Player {
   std::vector<Future<void>> calls_;
 };
 
-constexpr absl::Duration kLookTimeout = absl::Seconds(5);
+constexpr absl::Duration kLookTimeout = absl::Seconds(15);
 
 // Repeats what failed because a connection broke; a dead worker answers Unavailable each time.
 template <class T, class F>

@@ -84,10 +84,14 @@ TEST(Process, StaticallyLinkedServerServesWhatItNeverNames) {
   EXPECT_EQ(server.wait(), 0);
 }
 
+// Silence says nothing for so long that what is noticed at once is told from it, also on a busy machine.
+constexpr HeartbeatOptions kPatientHeartbeat = {absl::Seconds(1), absl::Seconds(60), absl::Seconds(120)};
+constexpr absl::Duration kAtOnce = absl::Seconds(30);
+
 TEST(Process, KilledServerFailsCallsInFlightAtOnce) {
   const std::string where = init_method("killed");
   ServerProcess server(where, "server", 1, 2);
-  std::shared_ptr<Agent> client = start_client(where);
+  std::shared_ptr<Agent> client = start_client(where, kPatientHeartbeat);
   RRef<counting::Tally> tally = client->remote<counting::Tally>("server", 0);
   tally.rpc_sync<&counting::Tally::count>(1);
   Future<void> call = client->rpc_async<&counting::hold>("server");
@@ -96,7 +100,7 @@ TEST(Process, KilledServerFailsCallsInFlightAtOnce) {
   server.kill();
   const absl::Time start = absl::Now();
   const absl::Status status = call.result();
-  EXPECT_LT(absl::Now() - start, absl::Seconds(1));
+  EXPECT_LT(absl::Now() - start, kAtOnce);
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr("\"server\""));
   EXPECT_EQ(worker_of(status), "server");
@@ -116,7 +120,7 @@ TEST(Process, KilledServerFailsCallsInFlightAtOnce) {
     EXPECT_EQ(error.status().code(), absl::StatusCode::kUnavailable) << error.what();
     EXPECT_THAT(error.what(), HasSubstr("\"server\""));
   }
-  EXPECT_LT(absl::Now() - start, absl::Seconds(6));
+  EXPECT_LT(absl::Now() - start, kAtOnce);
   EXPECT_EQ(client->tables().held_forks, 0u);
 }
 
@@ -133,13 +137,13 @@ bool reaches(const std::shared_ptr<Agent>& agent, const std::string& name, Worke
 TEST(Process, KilledServerIsDeadAtOnce) {
   const std::string where = init_method("noticed");
   ServerProcess server(where, "server", 1, 2);
-  std::shared_ptr<Agent> client = start_client(where);
+  std::shared_ptr<Agent> client = start_client(where, kPatientHeartbeat);
   EXPECT_EQ(client->rpc_sync<&counting::add>("server", 2, 3), 5);
   server.kill();
   const absl::Time start = absl::Now();
   EXPECT_TRUE(reaches(client, "server", WorkerState::kDead));
   // By its host's word, not by its silence.
-  EXPECT_LT(absl::Now() - start, HeartbeatOptions().suspect_after);
+  EXPECT_LT(absl::Now() - start, kAtOnce);
   client->shutdown(/*graceful=*/false);
 }
 
@@ -164,8 +168,8 @@ TEST(Process, PausedServerIsSuspectAndComesBackWithoutHarm) {
 
 TEST(Process, ServerPausedForTooLongIsDeadAndLearnsIt) {
   const std::string where = init_method("too_long");
-  const HeartbeatOptions heartbeat = {absl::Milliseconds(20), absl::Milliseconds(100),
-                                      absl::Milliseconds(300)};
+  // Before it is paused neither must take the other for dead, however busy the machine is.
+  const HeartbeatOptions heartbeat = {absl::Milliseconds(100), absl::Milliseconds(500), absl::Seconds(3)};
   ServerProcess server(where, "server", 1, 2, heartbeat);
   std::shared_ptr<Agent> client = start_client(where, heartbeat);
   EXPECT_EQ(client->rpc_sync<&counting::add>("server", 2, 3), 5);

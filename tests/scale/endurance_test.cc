@@ -62,14 +62,14 @@ class Pair {
   ~Pair() {
     other_.say("end");
     agent_->shutdown(/*graceful=*/true, absl::Seconds(30));
-    EXPECT_EQ(other_.wait(absl::Seconds(20)), 0);
+    EXPECT_EQ(other_.wait(absl::Seconds(60)), 0);
   }
 
   const std::shared_ptr<Agent>& agent() const { return agent_; }
 
   // Once nothing is under way any more.
   Holdings quiet_holdings() const {
-    const absl::Time end = absl::Now() + absl::Seconds(10);
+    const absl::Time end = absl::Now() + absl::Seconds(30);
     while (true) {
       const std::vector<int64_t> there = agent_->rpc_sync<&holdings>("worker1");
       const gradwire::rpc::AgentTables here = agent_->tables();
@@ -118,7 +118,7 @@ void expect_flat(const std::string& what, int64_t count, F work) {
     if (!chaos::kSanitized) {
       EXPECT_LE(growth, int64_t{4} << 20) << what;
     }
-    EXPECT_LE(after.descriptors[i], before.descriptors[i]) << what;
+    EXPECT_LE(after.descriptors[i], before.descriptors[i] + (chaos::kMayHaveSymbolizer ? 2 : 0)) << what;
     // The pool grows while the machine is busy with something else, up to its limit.
     EXPECT_LE(after.threads[i], before.threads[i] + 8) << what;
   }

@@ -29,6 +29,8 @@ namespace {
 using chaos::WorkerProcess;
 
 int workers = chaos::kSanitized ? 12 : 64;
+// Descriptors that a sanitizer may open at any time.
+constexpr int kSymbolizer = chaos::kMayHaveSymbolizer ? 2 : 0;
 std::string transport = "all";
 
 class ManyWorkers {
@@ -70,7 +72,7 @@ class ManyWorkers {
 
   void reap() {
     for (std::size_t rank = 0; rank < processes_.size(); ++rank) {
-      EXPECT_EQ(processes_[rank]->wait(absl::Seconds(20)), 0) << "worker" << rank;
+      EXPECT_EQ(processes_[rank]->wait(absl::Seconds(60)), 0) << "worker" << rank;
     }
   }
 
@@ -104,7 +106,7 @@ TEST(ManyWorkers, CallOneAnotherWithinTheDescriptorsOfAnOrdinaryProcess) {
         std::max(most_descriptors, static_cast<double>(called[rank][1] - ready[rank][0]) / peers);
     descriptors += static_cast<double>(called[rank][1] - ready[rank][0]) / peers / workers;
     most_kb = std::max(most_kb, static_cast<double>(called[rank][2] - ready[rank][1]) / peers);
-    EXPECT_EQ(ended[rank][1], 0) << "worker" << rank << " has descriptors left";
+    EXPECT_LE(ended[rank][1], kSymbolizer) << "worker" << rank << " has descriptors left";
     EXPECT_EQ(ended[rank][2], 0) << "worker" << rank << " has memfds left";
     EXPECT_EQ(ended[rank][3], 0) << "worker" << rank << " has threads left";
   }
@@ -112,7 +114,7 @@ TEST(ManyWorkers, CallOneAnotherWithinTheDescriptorsOfAnOrdinaryProcess) {
             << all_called - all_ready << " (the slowest worker " << slowest_ms << " ms); ended in "
             << all_ended - all_called << "; a peer costs " << descriptors << " descriptors, "
             << most_descriptors << " at most, and " << most_kb << " KiB at most.\n";
-  EXPECT_LE(most_descriptors, 2);
+  EXPECT_LE(most_descriptors, 2 + kSymbolizer / peers);
   if (!chaos::kSanitized) EXPECT_LE(most_kb, 1024);
 }
 

@@ -1,16 +1,14 @@
 #pragma once
 
-#include <array>
 #include <cstdint>
-#include <string>
-#include <vector>
+
+#include "tests/simulation/coverage_table.h"
 
 namespace gradwire::simulation {
 
-// Which event met which state of the machines.
-class Coverage {
+class Coverage : public CoverageTable {
  public:
-  enum class Machine : uint8_t { kHeldFork, kOwnedFork, kFence, kMember, kWatched, kCount };
+  enum Machine : uint8_t { kHeldFork, kOwnedFork, kFence, kMember, kWatched };
 
   // kHeldFork: a fork at its holder (rpc::HolderTable::Stage), and
   enum HeldEvent : uint8_t {
@@ -25,7 +23,6 @@ class Coverage {
     kChildNever,
     kRevokeAsked,
     kOwnerLost,
-    kHeldEvents
   };
   // kOwnedFork: a fork at its owner.
   enum OwnedState : uint8_t {
@@ -35,7 +32,6 @@ class Coverage {
     kDeleted,      // its delete is remembered
     kHolderLost,   // lost, and nothing of it is here
     kKeptForLost,  // lost, and the fork waits for the fence
-    kOwnedStates
   };
   enum OwnedEvent : uint8_t {
     kCreate,
@@ -44,10 +40,9 @@ class Coverage {
     kDeleteSettled,
     kRegister,    // by sharing
     kUnregister,  // it never left, or never got there
-    kOwnedEvents
   };
   // kFence: this worker's own fence.
-  enum FenceState : uint8_t { kNoFence, kFenceDue, kFenceRunning, kFenceStates };
+  enum FenceState : uint8_t { kNoFence, kFenceDue, kFenceRunning };
   enum FenceEvent : uint8_t {
     kLose,
     kFenced,       // the group agrees
@@ -58,10 +53,9 @@ class Coverage {
     kAnsweredRefused,
     kAnsweredLate,  // of an earlier round
     kJoin,
-    kFenceEvents
   };
   // kMember: what a roster knows of the one that an entry is about (rpc::Roster::Status), and
-  enum MemberEvent : uint8_t { kJoins, kJoinRefused, kLeaves, kDies, kAccusedByGone, kMemberEvents };
+  enum MemberEvent : uint8_t { kJoins, kJoinRefused, kLeaves, kDies, kAccusedByGone };
   // kWatched: rpc::FailureDetector::State, and
   enum WatchedEvent : uint8_t {
     kConnected,
@@ -72,19 +66,9 @@ class Coverage {
     kTicked,
     kAccused,
     kRemoved,
-    kWatchedEvents
   };
 
-  void hit(Machine machine, int state, int event) { ++counts_[static_cast<int>(machine)][state][event]; }
-  void add(const Coverage& other);
-  // A table for each machine.
-  std::string print() const;
-  // Pairs that never met, and are not on the list of those that cannot.
-  std::vector<std::string> unreached() const;
-
- private:
-  static constexpr int kMost = 12;
-  std::array<std::array<std::array<uint64_t, kMost>, kMost>, static_cast<int>(Machine::kCount)> counts_{};
+  Coverage();
 };
 
 }  // namespace gradwire::simulation

@@ -1,6 +1,7 @@
 #include "transport/shm/shm_address.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <cstddef>
 #include <cstring>
 #include <vector>
@@ -55,6 +56,18 @@ UnixAddress abstract_address(const ShmAddress& address) {
   std::memcpy(result.storage.sun_path + 1, name.data(), name.size());
   result.length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
   return result;
+}
+
+absl::StatusOr<Descriptor> listen_at(const ShmAddress& address) {
+  Descriptor socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  const UnixAddress at = abstract_address(address);
+  if (!socket.valid() ||
+      ::bind(socket.get(), reinterpret_cast<const sockaddr*>(&at.storage), at.length) != 0 ||
+      ::listen(socket.get(), SOMAXCONN) != 0) {
+    return absl::UnavailableError(
+        absl::StrCat("cannot listen on ", address.to_string(), ": ", std::strerror(errno)));
+  }
+  return socket;
 }
 
 }  // namespace gradwire::transport

@@ -7,6 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "transport/descriptor.h"
 
 namespace gradwire::transport {
 
@@ -31,5 +32,8 @@ struct UnixAddress {
   socklen_t length = 0;
 };
 UnixAddress abstract_address(const ShmAddress& address);
+
+// A socket that listens at `address`. Unavailable with the cause.
+absl::StatusOr<Descriptor> listen_at(const ShmAddress& address);
 
 }  // namespace gradwire::transport

@@ -1,5 +1,7 @@
 #include "transport/shm/shm_transport.h"
 
+#include <sys/socket.h>
+
 #include <cstring>
 #include <utility>
 
@@ -7,16 +9,24 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/mutex.h"
+#include "transport/acceptor.h"
 #include "transport/loop_thread.h"
 #include "transport/shm/ring.h"
 #include "transport/shm/shared_memory.h"
-#include "transport/shm/shm_acceptor.h"
 #include "transport/shm/shm_address.h"
 #include "transport/shm/shm_connection.h"
 #include "transport/shm/shm_context.h"
 
 namespace gradwire::transport {
 namespace {
+
+// For messages to people.
+std::string name_of_peer(const Descriptor& socket) {
+  ucred peer = {};
+  socklen_t length = sizeof(peer);
+  if (::getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &peer, &length) != 0) return "shm:unknown process";
+  return absl::StrCat("shm:process ", peer.pid);
+}
 
 class ShmTransport : public Transport {
  public:
@@ -28,13 +38,20 @@ class ShmTransport : public Transport {
 
   absl::StatusOr<std::string> listen(AcceptHandler on_accept) override {
     GRADWIRE_ASSIGN_OR_RETURN(const ShmAddress address, new_shm_address());
-    std::shared_ptr<ShmAcceptor> acceptor;
+    std::shared_ptr<Acceptor> acceptor;
     {
       MutexLock lock(mutex_);
       if (acceptor_ != nullptr) return absl::FailedPreconditionError("the shm transport listens already");
       GRADWIRE_RETURN_IF_ERROR(start_locked());
       GRADWIRE_ASSIGN_OR_RETURN(Descriptor socket, listen_at(address));
-      acceptor = std::make_shared<ShmAcceptor>(context_, std::move(socket), std::move(on_accept));
+      // Shared with the connections that have not said hello yet.
+      auto shared = std::make_shared<const AcceptHandler>(std::move(on_accept));
+      acceptor = std::make_shared<Acceptor>(
+          context_->loop, std::move(socket),
+          [context = context_, shared](Descriptor accepted, const sockaddr_storage&, socklen_t) {
+            auto connection = std::make_shared<ShmConnection>(context, name_of_peer(accepted));
+            connection->accept_in_loop(std::move(accepted), shared);
+          });
       acceptor_ = acceptor;
     }
     context_->loop->post([acceptor] { acceptor->start_in_loop(); });
@@ -63,7 +80,7 @@ class ShmTransport : public Transport {
 
   void shutdown() override {
     bool first;
-    std::shared_ptr<ShmAcceptor> acceptor;
+    std::shared_ptr<Acceptor> acceptor;
     {
       MutexLock lock(mutex_);
       first = !shut_down_;
@@ -107,7 +124,7 @@ class ShmTransport : public Transport {
   Mutex mutex_;
   bool started_ ABSL_GUARDED_BY(mutex_) = false;
   bool shut_down_ ABSL_GUARDED_BY(mutex_) = false;
-  std::shared_ptr<ShmAcceptor> acceptor_ ABSL_GUARDED_BY(mutex_);
+  std::shared_ptr<Acceptor> acceptor_ ABSL_GUARDED_BY(mutex_);
   // Held while the thread is joined, so that a second shutdown() returns no sooner than the first.
   Mutex joining_;
 };

@@ -242,10 +242,12 @@ TEST_F(ShmPair, IdleMemoryIsGivenBack) {
 TEST_F(ShmPair, AConnectionKeepsOneDescriptorWhateverItCarries) {
   start();
   const int before = count_descriptors();
+  std::size_t sent = 0;
   for (std::size_t size = 5'000; size < 40 * kMiB; size *= 3) {
     ASSERT_TRUE(to_server_->send(with_buffer(make_test_buffer(size, 1))).ok());
+    ++sent;
   }
-  at_server_->wait_for_messages(8);
+  EXPECT_EQ(at_server_->wait_for_messages(sent).size(), sent);
   EXPECT_EQ(count_descriptors(), before);
 }
 

@@ -5,7 +5,6 @@
 #include <net/if.h>
 #include <netdb.h>
 #include <netinet/in.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -19,6 +18,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "base/error.h"
+#include "base/host.h"
 #include "transport/descriptor.h"
 
 namespace gradwire::transport {
@@ -119,9 +119,7 @@ std::vector<std::string> interface_hosts() {
 }
 
 std::optional<std::string> host_of_own_name(const std::vector<std::string>& interfaces) {
-  char name[256] = {};
-  if (::gethostname(name, sizeof(name) - 1) != 0) return std::nullopt;
-  auto addresses = look_up(name, 0, 0);
+  auto addresses = look_up(host_name().c_str(), 0, 0);
   if (!addresses.ok()) return std::nullopt;
   for (const SocketAddress& address : *addresses) {
     std::string host = host_of(address.get());

@@ -12,9 +12,11 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/mutex.h"
+#include "transport/acceptor.h"
 #include "transport/loop_thread.h"
-#include "transport/tcp/acceptor.h"
 #include "transport/tcp/address.h"
+#include "transport/tcp/arrival.h"
+#include "transport/tcp/listening_socket.h"
 #include "transport/tcp/tcp_connection.h"
 #include "transport/tcp/tcp_context.h"
 
@@ -39,7 +41,16 @@ class TcpTransport : public Transport {
       MutexLock lock(mutex_);
       if (acceptor_ != nullptr) return absl::FailedPreconditionError("the tcp transport listens already");
       GRADWIRE_RETURN_IF_ERROR(start_locked());
-      acceptor = std::make_shared<Acceptor>(context_, std::move(socket.descriptor), std::move(on_accept));
+      // Shared with what has not said yet what it is.
+      auto shared = std::make_shared<const AcceptHandler>(std::move(on_accept));
+      acceptor = std::make_shared<Acceptor>(
+          context_->loop, std::move(socket.descriptor),
+          [context = context_, shared](Descriptor accepted, const sockaddr_storage& peer, socklen_t length) {
+            set_connection_options(accepted.get(), context->options);
+            std::make_shared<Arrival>(context, std::move(accepted), to_string(SocketAddress{peer, length}),
+                                      shared)
+                ->start_in_loop();
+          });
       acceptor_ = acceptor;
     }
     context_->loop->post([acceptor] { acceptor->start_in_loop(); });
@@ -78,6 +89,10 @@ class TcpTransport : public Transport {
     if (first) {
       context_->loop->post([context = context_, acceptor] {
         if (acceptor != nullptr) acceptor->stop_in_loop();
+        while (!context->arrivals.empty()) {
+          const std::shared_ptr<Arrival> arrival = *context->arrivals.begin();
+          arrival->cancel_in_loop();
+        }
         context->shutting_down = true;
         // on_closed of one may touch the table.
         auto connections = context->connections;

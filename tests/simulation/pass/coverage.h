@@ -1,16 +1,14 @@
 #pragma once
 
-#include <array>
 #include <cstdint>
-#include <string>
-#include <vector>
+
+#include "tests/simulation/coverage_table.h"
 
 namespace gradwire::pass_simulation {
 
-// Which event met which state of the machines.
-class Coverage {
+class Coverage : public simulation::CoverageTable {
  public:
-  enum Machine : uint8_t { kParticipant, kRoot, kContext, kMachines };
+  enum Machine : uint8_t { kParticipant, kRoot, kContext };
 
   // Of a part in a pass.
   enum PartState : uint8_t {
@@ -20,7 +18,6 @@ class Coverage {
     kIdle,   // nothing is, but it has not ended
     kEnded,  // well
     kFailed,
-    kPartStates
   };
   enum PartEvent : uint8_t {
     kMark,
@@ -41,10 +38,9 @@ class Coverage {
     kWorkerLost,
     kReleased,
     kCancelled,
-    kPartEvents
   };
   // Of a context at a worker.
-  enum ContextState : uint8_t { kUnknown, kLive, kGone, kContextStates };
+  enum ContextState : uint8_t { kUnknown, kLive, kGone };
   enum ContextEvent : uint8_t {
     kOpened,
     kForward,
@@ -56,20 +52,9 @@ class Coverage {
     kOverdue,
     kOriginLost,
     kPeerLost,
-    kContextEvents
   };
 
-  void hit(Machine machine, int state, int event) { ++counts_[machine][state][event]; }
-  // A table for each machine.
-  std::string print() const;
-  // Pairs that never met, and are not on the list of those that cannot.
-  std::vector<std::string> unreached() const;
-  // Pairs on that list that met all the same.
-  std::vector<std::string> reached_impossible() const;
-
- private:
-  static constexpr int kMost = 20;
-  std::array<std::array<std::array<uint64_t, kMost>, kPartStates>, kMachines> counts_{};
+  Coverage();
 };
 
 }  // namespace gradwire::pass_simulation

@@ -1,0 +1,64 @@
+#include "transport/acceptor.h"
+
+#include <cerrno>
+#include <cstring>
+
+#include "absl/status/statusor.h"
+#include "base/clock.h"
+#include "base/log.h"
+
+namespace gradwire::transport {
+namespace {
+
+// How long a process without free descriptors leaves those who connect waiting before it looks again.
+constexpr absl::Duration kRetryAccept = absl::Milliseconds(100);
+
+}  // namespace
+
+void Acceptor::start_in_loop() {
+  if (!socket_.valid()) return;
+  absl::StatusOr<uint64_t> id = loop_->add_in_loop(socket_.get(), shared_from_this());
+  if (!id.ok()) {
+    log(LogLevel::kError, "no connections will be accepted: ", id.status().ToString());
+    return;
+  }
+  handler_id_ = *id;
+}
+
+void Acceptor::stop_in_loop() {
+  loop_->cancel_in_loop(retry_timer_);
+  if (handler_id_ != 0) loop_->remove_in_loop(socket_.get(), handler_id_);
+  socket_.reset();
+  on_socket_ = nullptr;
+}
+
+void Acceptor::on_events_in_loop(uint32_t) { accept_in_loop(); }
+
+void Acceptor::accept_in_loop() {
+  while (socket_.valid()) {
+    sockaddr_storage peer = {};
+    socklen_t length = sizeof(peer);
+    Descriptor socket(
+        ::accept4(socket_.get(), reinterpret_cast<sockaddr*>(&peer), &length, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    if (socket.valid()) {
+      out_of_descriptors_ = false;
+      on_socket_(std::move(socket), peer, length);
+      continue;
+    }
+    if (errno == EAGAIN || errno == EWOULDBLOCK) return;
+    if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
+      // The connection stays in the backlog, and nothing would tell of it again.
+      if (!out_of_descriptors_) {
+        log(LogLevel::kWarning, "cannot accept connections for now: ", std::strerror(errno));
+        out_of_descriptors_ = true;
+      }
+      loop_->cancel_in_loop(retry_timer_);
+      retry_timer_ = loop_->schedule_in_loop(Clock::system().now() + kRetryAccept,
+                                             [self = shared_from_this()] { self->accept_in_loop(); });
+      return;
+    }
+    // Anything else befell the one connection that was about to be accepted.
+  }
+}
+
+}  // namespace gradwire::transport
