@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "base/future.h"
 #include "collectives/reduce_op.h"
@@ -92,6 +93,13 @@ class GroupBackend {
   virtual Future<void> send(at::Tensor tensor, int dst, int tag, absl::Time deadline) = 0;
   // The rank that it came from; `src` may be -1, any.
   virtual Future<int> receive(at::Tensor tensor, int src, int tag, absl::Time deadline) = 0;
+  // The same where that is done at once, or in some microseconds, without a future; none: nothing has happened.
+  virtual std::optional<absl::Status> try_send(const at::Tensor& tensor, int dst, int tag) {
+    return std::nullopt;
+  }
+  virtual std::optional<absl::StatusOr<int>> try_receive(const at::Tensor& tensor, int src, int tag) {
+    return std::nullopt;
+  }
 
   // Ends what is under way here and, as far as the backend can, at the other members; everything fails with `reason`
   // from now on. From any thread, also while a collective runs.

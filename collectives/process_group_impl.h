@@ -144,7 +144,8 @@ class ProcessGroupImpl final : public ProcessGroup {
   std::shared_ptr<GroupBackend> backend_for_others() const;
   Transfer record_transfer(Operation operation, const at::Tensor& tensor, int peer, int tag, CoarseTime now);
   Transfer begin_send(at::Tensor tensor, int dst, int tag);
-  Transfer begin_receive(at::Tensor tensor, int src, int tag);
+  // `waits`: the caller does so at once.
+  Transfer begin_receive(at::Tensor tensor, int src, int tag, bool waits);
 
   const std::shared_ptr<GroupIdentity> identity_;
   const ArgumentChecks checks_;

@@ -1,6 +1,7 @@
 // Point to point.
 #include <c10/core/GradMode.h>
 
+#include <optional>
 #include <utility>
 
 #include "collectives/process_group_run.h"
@@ -11,13 +12,16 @@ namespace gradwire::collectives {
 struct ProcessGroupImpl::Transfer {
   OperationRecord record;
   uint64_t entry;
-  // As the backend has it: ranks of the group.
+  // As the backend has it, a rank of the group; -1 of a send: when it ended at once, and else.
+  std::optional<absl::StatusOr<int>> result;
   Future<int> ended;
   std::unique_ptr<Enqueued> enqueued;
   // Where a received tensor goes that was received elsewhere; else undefined.
   at::Tensor staged;
   at::Tensor target;
   std::shared_ptr<GroupIdentity> identity;
+
+  absl::StatusOr<int> wait() const { return result.has_value() ? *result : ended.result(); }
 
   // The rank of the world, or the error with its names; brings the tensor where it belongs.
   absl::StatusOr<int> finish(const absl::StatusOr<int>& result) const {
@@ -60,11 +64,16 @@ ProcessGroupImpl::Transfer ProcessGroupImpl::begin_send(at::Tensor tensor, int d
   const CoarseTime now = coarse_now();
   Transfer transfer = record_transfer(Operation::kSend, tensor, dst, tag, now);
   RunContext run{*backend, deadline(now), stage_to_host_, rank(), size(), nullptr};
-  Future<void> sent = backend->send(Staging(run).source(tensor), to, tag, run.deadline);
+  at::Tensor memory = Staging(run).source(tensor);
+  std::optional<absl::Status> at_once = backend->try_send(memory, to, tag);
+  Future<void> sent;
+  if (!at_once.has_value()) {
+    sent = backend->send(std::move(memory), to, tag, run.deadline);
+    if (sent.done()) at_once = sent.result();
+  }
   transfer.enqueued = backend->take_enqueued();
-  if (sent.done()) {
-    const absl::Status status = sent.result();
-    transfer.ended = status.ok() ? Future<int>(-1) : Future<int>(status);
+  if (at_once.has_value()) {
+    transfer.result = at_once->ok() ? absl::StatusOr<int>(-1) : *std::move(at_once);
     return transfer;
   }
   Promise<int> ended(sent.executor());
@@ -72,10 +81,11 @@ ProcessGroupImpl::Transfer ProcessGroupImpl::begin_send(at::Tensor tensor, int d
   sent.on_ready_inline([ended](const absl::Status& status) {
     ended.set_result(status.ok() ? absl::StatusOr<int>(-1) : absl::StatusOr<int>(status));
   });
+  ended.on_cancel([sent] { sent.cancel(); });
   return transfer;
 }
 
-ProcessGroupImpl::Transfer ProcessGroupImpl::begin_receive(at::Tensor tensor, int src, int tag) {
+ProcessGroupImpl::Transfer ProcessGroupImpl::begin_receive(at::Tensor tensor, int src, int tag, bool waits) {
   const int from = src == kAnySource ? -1 : check_rank(Operation::kReceive, src, "src");
   check(Operation::kReceive, checks_.tag(tag));
   check(Operation::kReceive, checks_.writable(tensor, "tensor"));
@@ -89,20 +99,22 @@ ProcessGroupImpl::Transfer ProcessGroupImpl::begin_receive(at::Tensor tensor, in
     transfer.staged = memory;
     transfer.target = std::move(tensor);
   }
-  transfer.ended = backend->receive(std::move(memory), from, tag, run.deadline);
+  if (waits) transfer.result = backend->try_receive(memory, from, tag);
+  if (!transfer.result.has_value())
+    transfer.ended = backend->receive(std::move(memory), from, tag, run.deadline);
   transfer.enqueued = backend->take_enqueued();
   return transfer;
 }
 
 void ProcessGroupImpl::send(at::Tensor tensor, int dst, int tag) {
   const Transfer transfer = begin_send(std::move(tensor), dst, tag);
-  throw_if_error(transfer.finish(transfer.ended.result()).status());
+  throw_if_error(transfer.finish(transfer.wait()).status());
   if (transfer.enqueued != nullptr) transfer.enqueued->order_current_stream();
 }
 
 int ProcessGroupImpl::recv(at::Tensor tensor, int src, int tag) {
-  const Transfer transfer = begin_receive(std::move(tensor), src, tag);
-  const int from = value_or_throw(transfer.finish(transfer.ended.result()));
+  const Transfer transfer = begin_receive(std::move(tensor), src, tag, /*waits=*/true);
+  const int from = value_or_throw(transfer.finish(transfer.wait()));
   if (transfer.enqueued != nullptr) transfer.enqueued->order_current_stream();
   return from;
 }
@@ -112,13 +124,16 @@ namespace {
 // The Work of a transfer. Callbacks hold what they need, not the group: its end may complete them.
 template <class Transfer>
 ProcessGroup::WorkPtr work_of(Transfer begun) {
+  // One for all messages that have left at once.
+  static const auto* const sent = new Future<int>(-1);
+  if (begun.result.has_value() || begun.ended.done()) {
+    const absl::StatusOr<int> result = begun.finish(begun.wait());
+    return std::make_shared<Work>(result.ok() && *result == -1 ? *sent : Future<int>(result),
+                                  std::move(begun.enqueued));
+  }
   auto transfer = std::make_shared<Transfer>(std::move(begun));
   const Future<int> ended = transfer->ended;
   transfer->ended = Future<int>();
-  if (ended.done()) {
-    const absl::StatusOr<int> result = transfer->finish(ended.result());
-    return std::make_shared<Work>(Future<int>(result), std::move(transfer->enqueued));
-  }
   Promise<int> promise(ended.executor());
   std::shared_ptr<Enqueued> enqueued;
   if (!transfer->staged.defined()) enqueued = std::move(transfer->enqueued);
@@ -143,7 +158,7 @@ ProcessGroup::WorkPtr ProcessGroupImpl::isend(at::Tensor tensor, int dst, int ta
 }
 
 ProcessGroup::WorkPtr ProcessGroupImpl::irecv(at::Tensor tensor, int src, int tag) {
-  return work_of(begin_receive(std::move(tensor), src, tag));
+  return work_of(begin_receive(std::move(tensor), src, tag, /*waits=*/false));
 }
 
 }  // namespace gradwire::collectives

@@ -2,7 +2,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/InferenceMode.h>
 
-#include <algorithm>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -135,22 +135,22 @@ class CpuBackend final : public GroupBackend {
   Future<void> send(at::Tensor tensor, int dst, int tag, absl::Time deadline) override {
     Future<void> sent = group_->send(dst, tag, span_of(tensor), deadline);
     // Kept until then.
-    sent.on_ready_inline([tensor](const auto&) {});
+    if (!sent.done()) sent.on_ready_inline([tensor](const auto&) {});
     return sent;
   }
 
   Future<int> receive(at::Tensor tensor, int src, int tag, absl::Time deadline) override {
     Future<int> received = group_->receive(src, tag, span_of(tensor), deadline);
-    const Promise<int> promise(received.executor());
-    received.on_ready_inline([tensor, promise, world_ranks = world_ranks_](const absl::StatusOr<int>& from) {
-      if (from.ok()) {
-        const auto found = std::find(world_ranks.begin(), world_ranks.end(), *from);
-        promise.set_value(static_cast<int>(found - world_ranks.begin()));
-      } else {
-        promise.set_error(from.status());
-      }
-    });
-    return promise.future();
+    if (!received.done()) received.on_ready_inline([tensor](const auto&) {});
+    return received;
+  }
+
+  std::optional<absl::Status> try_send(const at::Tensor& tensor, int dst, int tag) override {
+    return group_->try_send(dst, tag, span_of(tensor));
+  }
+
+  std::optional<absl::StatusOr<int>> try_receive(const at::Tensor& tensor, int src, int tag) override {
+    return group_->try_receive(src, tag, span_of(tensor));
   }
 
   void abort(const absl::Status& reason) override { group_->abort(std::string(reason.message())); }

@@ -27,6 +27,7 @@ absl::StatusOr<std::unique_ptr<CpuGroup>> CpuGroup::create(Options options) {
   const Options& of = group->options_;
   GRADWIRE_RETURN_IF_ERROR(group->find_hosts());
   GRADWIRE_RETURN_IF_ERROR(group->share_memory());
+  if (group->one_host()) GRADWIRE_RETURN_IF_ERROR(group->lay_lanes());
   std::vector<int> members(of.size);
   std::iota(members.begin(), members.end(), 0);
   // Where the numbers are the world's, errors name the right ones anyway.
@@ -117,6 +118,24 @@ absl::Status CpuGroup::share_memory() {
   return absl::OkStatus();
 }
 
+absl::Status CpuGroup::lay_lanes() {
+  absl::StatusOr<std::unique_ptr<Lanes>> joined =
+      Lanes::join({.rank = options_.rank,
+                   .size = options_.size,
+                   .store = std::make_shared<store::PrefixStore>("lanes/", options_.store),
+                   .timeout = options_.timeout,
+                   .executor = options_.mesh->executor()});
+  if (joined.ok()) {
+    lanes_ = *std::move(joined);
+  } else if (absl::IsUnavailable(joined.status())) {
+    // All have them, or none.
+    log(LogLevel::kWarning, "ranks of this host have no lanes: ", joined.status().ToString());
+  } else {
+    return joined.status();
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CpuGroup::over_hosts(absl::Status status) {
   if (!status.ok() && !absl::IsInvalidArgument(status)) abort(std::string(status.message()));
   return status;
@@ -189,16 +208,39 @@ absl::Status CpuGroup::all_to_all(absl::Span<const Span> outputs, absl::Span<con
 }
 
 Future<void> CpuGroup::send(int dst, int64_t tag, Span data, absl::Time deadline) {
+  if (lanes_ != nullptr) return lanes_->send(dst, tag, data, deadline);
   return options_.mesh->send(options_.world_ranks[dst], channel(kPointToPoint), tag, data, deadline);
 }
 
 Future<int> CpuGroup::receive(int src, int64_t tag, Span data, absl::Time deadline) {
-  const int from = src == kAnyRank ? kAnyRank : options_.world_ranks[src];
-  return options_.mesh->receive(from, channel(kPointToPoint), tag, data, deadline);
+  if (lanes_ != nullptr) return lanes_->receive(src, tag, data, deadline);
+  const int world_src = src == kAnyRank ? kAnyRank : options_.world_ranks[src];
+  Future<int> received = options_.mesh->receive(world_src, channel(kPointToPoint), tag, data, deadline);
+  const Promise<int> promise(received.executor());
+  received.on_ready_inline([promise, ranks = options_.world_ranks](const absl::StatusOr<int>& from) {
+    if (from.ok()) {
+      promise.set_value(static_cast<int>(std::find(ranks.begin(), ranks.end(), *from) - ranks.begin()));
+    } else {
+      promise.set_error(from.status());
+    }
+  });
+  promise.on_cancel([received] { received.cancel(); });
+  return promise.future();
+}
+
+std::optional<absl::Status> CpuGroup::try_send(int dst, int64_t tag, Span data) {
+  if (lanes_ == nullptr) return std::nullopt;
+  return lanes_->try_send(dst, tag, data);
+}
+
+std::optional<absl::StatusOr<int>> CpuGroup::try_receive(int src, int64_t tag, Span data) {
+  if (lanes_ == nullptr) return std::nullopt;
+  return lanes_->try_receive(src, tag, data);
 }
 
 void CpuGroup::abort(const std::string& reason) {
   if (host_ != nullptr) host_->abort(reason);
+  if (lanes_ != nullptr) lanes_->abort(absl::AbortedError(reason));
   options_.mesh->abort(channel(kPointToPoint), absl::AbortedError(reason));
   all_->abort(reason);
   if (between_leaders_ != nullptr) between_leaders_->abort(reason);

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,7 @@
 #include "base/future.h"
 #include "collectives/cpu/host_group.h"
 #include "collectives/cpu/host_memory.h"
+#include "collectives/cpu/lanes/lanes.h"
 #include "collectives/cpu/mesh/mesh.h"
 #include "collectives/cpu/mesh/mesh_group.h"
 #include "collectives/cpu/span.h"
@@ -60,10 +62,13 @@ class CpuGroup {
                               absl::Time deadline);
   absl::Status all_to_all(absl::Span<const Span> outputs, absl::Span<const Span> inputs, absl::Time deadline);
 
-  // As Mesh's, between ranks of the group.
+  // As Mesh's, between ranks of the group. By way of memory where all share one host; else all by messages, so that they
+  // stay in order whatever they come from.
   Future<void> send(int dst, int64_t tag, Span data, absl::Time deadline);
-  // The rank of the world that it came from.
   Future<int> receive(int src, int64_t tag, Span data, absl::Time deadline);
+  // The same where it can be done at once, or takes some microseconds; none: nothing has happened.
+  std::optional<absl::Status> try_send(int dst, int64_t tag, Span data);
+  std::optional<absl::StatusOr<int>> try_receive(int src, int64_t tag, Span data);
 
   void abort(const std::string& reason);
 
@@ -78,6 +83,7 @@ class CpuGroup {
   explicit CpuGroup(Options options);
   absl::Status find_hosts();
   absl::Status share_memory();
+  absl::Status lay_lanes();
   uint64_t channel(Channel which) const { return base_channel_ + which; }
   bool one_host() const { return host_ != nullptr && leaders_.size() == 1; }
   // Several hosts, some of which have several ranks.
@@ -95,6 +101,8 @@ class CpuGroup {
   std::vector<int> leaders_;
   // nullptr for the only member on a host.
   std::unique_ptr<HostGroup> host_;
+  // Where all are on one host.
+  std::unique_ptr<Lanes> lanes_;
   // Members on this host.
   std::vector<int> neighbours_;
   std::unique_ptr<MeshGroup> all_;

@@ -39,7 +39,7 @@ TEST(HostGroup, NamesThoseThatDidNotArrive) {
       }
       std::vector<int64_t> mine(5);
       const absl::Status status =
-          (*group)->all_reduce(span(mine), Longs(), Clock::system().now() + absl::Milliseconds(100));
+          (*group)->all_reduce(span(mine), Longs(), Clock::system().now() + absl::Seconds(2));
       EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
       EXPECT_TRUE(absl::StrContains(status.message(), "did not arrive: rank 20")) << status;
       const absl::Status later = (*group)->barrier(soon());
@@ -135,7 +135,7 @@ TEST(HostGroup, NoticesAKilledProcess) {
   killer.join();
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
   EXPECT_TRUE(absl::StrContains(status.message(), "rank 1 is gone")) << status;
-  EXPECT_LT(noticed - killed, absl::Seconds(10));
+  EXPECT_LT(noticed - killed, absl::Seconds(30));
   waitpid(child, nullptr, 0);
   close(ready[0]);
   close(ready[1]);

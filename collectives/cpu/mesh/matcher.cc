@@ -27,6 +27,17 @@ void Matcher::fail(uint64_t receive, absl::Status status, Actions& actions) {
   actions.push_back({.kind = Kind::kFail, .receive = receive, .status = std::move(status)});
 }
 
+absl::Status Matcher::take_window(int src, uint64_t size) {
+  Peer& from = peer(src);
+  const uint64_t room = kEagerWindow - from.held - from.taken;
+  if (size > room || size + kMessageCost > room) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("more than ", kEagerWindow, " bytes of messages that nobody asked for"));
+  }
+  from.held += size + kMessageCost;
+  return absl::OkStatus();
+}
+
 void Matcher::return_credit(int src, uint64_t size, Actions& actions) {
   Peer& from = peer(src);
   from.held -= size + kMessageCost;
@@ -89,7 +100,8 @@ void Matcher::match(const Posted& posted, int src, const Key& key, Arrived arriv
       Receive& receive = receives_[posted.receive];
       receive.message = arrived.message;
       receive.src = src;
-      actions.push_back({.kind = Kind::kAsk, .src = src, .message = arrived.message});
+      actions.push_back(
+          {.kind = Kind::kAsk, .src = src, .receive = posted.receive, .message = arrived.message});
       return;
     }
     announced_.erase(announced);
@@ -160,14 +172,8 @@ void Matcher::cancel(uint64_t receive) {
 }
 
 absl::Status Matcher::eager(int src, uint64_t channel, int64_t tag, Payload payload, Actions& actions) {
-  Peer& from = peer(src);
   const uint64_t size = payload.size();
-  const uint64_t room = kEagerWindow - from.held - from.taken;
-  if (size > room || size + kMessageCost > room) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("more than ", kEagerWindow, " bytes of messages that nobody asked for"));
-  }
-  from.held += size + kMessageCost;
+  if (absl::Status full = take_window(src, size); !full.ok()) return full;
   if (aborted_.contains(channel)) {
     return_credit(src, size, actions);
     return absl::OkStatus();
@@ -224,6 +230,34 @@ absl::Status Matcher::data(int src, uint64_t message, Payload payload, Actions& 
   receives_.erase(receive);
   actions.push_back({.kind = Kind::kDeliver, .src = src, .receive = receive, .payload = std::move(payload)});
   return absl::OkStatus();
+}
+
+absl::Status Matcher::came(int src, uint64_t message, Payload payload, Actions& actions) {
+  const auto found = announced_.find({src, message});
+  // It was dropped with its channel.
+  if (found == announced_.end()) return passed(src, payload.size(), actions);
+  if (found->second.asked || found->second.size != payload.size())
+    return absl::InvalidArgumentError(absl::StrCat("message ", message, ", which is another one"));
+  if (absl::Status full = take_window(src, payload.size()); !full.ok()) return full;
+  found->second.place->message = 0;
+  found->second.place->payload = std::move(payload);
+  --peer(src).announced;
+  announced_.erase(found);
+  return absl::OkStatus();
+}
+
+absl::Status Matcher::passed(int src, uint64_t size, Actions& actions) {
+  absl::Status taken = take_window(src, size);
+  if (taken.ok()) return_credit(src, size, actions);
+  return taken;
+}
+
+bool Matcher::awaits(int src, uint64_t channel, int64_t tag) const {
+  const auto posted = [&](int from) {
+    const auto found = queues_.find(Key(channel, tag, from));
+    return found != queues_.end() && !found->second.posted.empty();
+  };
+  return posted(src) || (posted_to_any_ > 0 && posted(kAny));
 }
 
 void Matcher::withdraw(int src, uint64_t message, absl::StatusCode code, Actions& actions) {

@@ -36,7 +36,7 @@ class Matcher {
       kDeliver,
       // The receive ended with `status`.
       kFail,
-      // Ask `src` for the data of its `message`.
+      // Ask `src` for the data of its `message`, for `receive`.
       kAsk,
       // Tell `src` that nobody wants its `message`: status().code(), and `bytes` that would have been taken.
       kRefuse,
@@ -82,12 +82,18 @@ class Matcher {
   absl::Status announce(int src, uint64_t channel, int64_t tag, uint64_t size, uint64_t message,
                         Actions& actions);
   absl::Status data(int src, uint64_t message, Payload payload, Actions& actions);
+  // All of an announced message is here, which no receive has been found for: from now on it is an eager one.
+  absl::Status came(int src, uint64_t message, Payload payload, Actions& actions);
+  // An eager message has come and gone that did not meet its receive here.
+  absl::Status passed(int src, uint64_t size, Actions& actions);
+  // Whether a receive is posted for such a message.
+  bool awaits(int src, uint64_t channel, int64_t tag) const;
   void withdraw(int src, uint64_t message, absl::StatusCode code, Actions& actions);
   // Nothing comes from `src` any more. What is here can still be received; receives that wait for it, or for any rank
   // when all others are lost, fail. `reason`: what its name is put before, as "has left".
   void lost(int src, const absl::Status& reason, Actions& actions);
 
-  // For tests: messages and receives that wait, or whose data is awaited.
+  // Messages and receives that wait, or whose data is awaited.
   std::size_t size() const { return receives_.size() + waiting_ + announced_.size(); }
 
  private:
@@ -140,6 +146,8 @@ class Matcher {
   std::optional<int> find_arrived(int src, uint64_t channel, int64_t tag) const;
   // `arrived`: not in a queue (any more).
   void match(const Posted& posted, int src, const Key& key, Arrived arrived, Actions& actions);
+  // An eager message of this size takes its part of the window, and gives it back.
+  absl::Status take_window(int src, uint64_t size);
   void return_credit(int src, uint64_t size, Actions& actions);
   void fail(uint64_t receive, absl::Status status, Actions& actions);
   void clear(uint64_t channel, const absl::Status& reason, Actions& actions);

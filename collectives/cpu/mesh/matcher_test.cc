@@ -31,6 +31,54 @@ TEST_F(MatcherTest, MessagesGoToReceivesInTheOrderInWhichTheyWerePosted) {
   EXPECT_EQ(matcher_.size(), 0u);
 }
 
+TEST_F(MatcherTest, WhatWasAnnouncedAndCameUnaskedKeepsItsPlace) {
+  EXPECT_TRUE(announce(1, 5).empty());
+  EXPECT_TRUE(eager(1, "c").empty());
+  Matcher::Actions actions;
+  EXPECT_TRUE(matcher_.came(1, 5, payload("b"), actions).ok());
+  EXPECT_TRUE(actions.empty());
+  // Once.
+  EXPECT_FALSE(matcher_.came(1, 6, payload(std::string(kEagerWindow, 'x')), actions).ok());
+  // It is here, though its sender is gone.
+  EXPECT_TRUE(lost(1).empty());
+  expect_delivered(post(1, 1), 1, 1, "b");
+  expect_delivered(post(2, Matcher::kAny), 2, 1, "c");
+  EXPECT_TRUE(post(3, 2).empty());
+  expect_asked(announce(2, 7), 2, 7);
+  EXPECT_FALSE(matcher_.came(2, 7, payload("d"), actions).ok());
+}
+
+TEST_F(MatcherTest, WhatPassedBringsTheWindowBack) {
+  uint64_t returned = 0;
+  uint64_t passed = 0;
+  for (int i = 0; i < 40; ++i) {
+    Matcher::Actions actions;
+    ASSERT_TRUE(matcher_.passed(1, 1 << 20, actions).ok());
+    passed += (1 << 20) + kMessageCost;
+    for (const Matcher::Action& action : actions) {
+      EXPECT_EQ(action.kind, Kind::kCredit);
+      EXPECT_EQ(action.src, 1);
+      returned += action.bytes;
+    }
+  }
+  EXPECT_LE(passed - returned, kEagerWindow / 4);
+  Matcher::Actions actions;
+  EXPECT_FALSE(matcher_.passed(1, kEagerWindow, actions).ok());
+}
+
+TEST_F(MatcherTest, AwaitsWhatAReceiveIsPostedFor) {
+  EXPECT_FALSE(matcher_.awaits(1, kChannel, 0));
+  EXPECT_TRUE(post(1, 1).empty());
+  EXPECT_TRUE(matcher_.awaits(1, kChannel, 0));
+  EXPECT_FALSE(matcher_.awaits(2, kChannel, 0));
+  EXPECT_FALSE(matcher_.awaits(1, kChannel, 1));
+  EXPECT_FALSE(matcher_.awaits(1, kChannel + 1, 0));
+  EXPECT_TRUE(post(2, Matcher::kAny, 1, /*tag=*/1).empty());
+  EXPECT_TRUE(matcher_.awaits(2, kChannel, 1));
+  matcher_.cancel(1);
+  EXPECT_FALSE(matcher_.awaits(1, kChannel, 0));
+}
+
 TEST_F(MatcherTest, ChannelsTagsAndSourcesAreApart) {
   EXPECT_TRUE(post(1, 1, 1, /*tag=*/3).empty());
   EXPECT_TRUE(eager(1, "a", /*tag=*/4).empty());

@@ -26,6 +26,7 @@ class MeshHandle final : public Mesh {
   void name_ranks(uint64_t channel, absl::flat_hash_map<int, int> names) override {
     core_->name_ranks(channel, std::move(names));
   }
+  std::shared_ptr<Executor> executor() const override { return core_->executor(); }
   void shutdown() override { core_->shutdown(); }
 
  private:

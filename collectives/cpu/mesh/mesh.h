@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "base/executor.h"
 #include "base/future.h"
 #include "collectives/cpu/span.h"
 #include "security/limits.h"
@@ -61,6 +62,9 @@ class Mesh {
   // How errors of the channel name ranks, until it is forgotten: by rank of the world, the number in a group. Others are
   // named as ranks of the world.
   virtual void name_ranks(uint64_t channel, absl::flat_hash_map<int, int> names) = 0;
+
+  // Where continuations of its futures run.
+  virtual std::shared_ptr<Executor> executor() const = 0;
 
   // Ends connections (the other side hears that this rank left) and joins the threads; what is under way fails with
   // Cancelled. Idempotent; the destructor does it.

@@ -39,6 +39,7 @@ class MeshCore : public std::enable_shared_from_this<MeshCore> {
   void abort(uint64_t channel, const absl::Status& reason);
   void forget(uint64_t channel);
   void name_ranks(uint64_t channel, absl::flat_hash_map<int, int> names);
+  const std::shared_ptr<ThreadPool>& executor() const { return executor_; }
 
   // mesh_send.cc
   Future<void> send(int dst, uint64_t channel, int64_t tag, Span data, absl::Time deadline);

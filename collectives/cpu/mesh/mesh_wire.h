@@ -101,6 +101,15 @@ class Payload {
   // Of a message to oneself: `data` is what the sender gave, and is there while it is needed.
   Payload(void* data, std::size_t size) { message_.buffers.emplace_back(data, size, nullptr); }
 
+  // Of what its sender takes back.
+  static Payload copy_of(const void* data, std::size_t size) {
+    Payload payload;
+    payload.message_.header.reserve(kFrameBytes + size);
+    payload.message_.header.resize(kFrameBytes);
+    if (size > 0) payload.message_.header.append(static_cast<const char*>(data), size);
+    return payload;
+  }
+
   const void* data() const {
     return message_.buffers.empty() ? message_.header.data() + kFrameBytes : message_.buffers[0].data();
   }

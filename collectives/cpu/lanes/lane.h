@@ -1,0 +1,152 @@
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+// One lane: what one rank has to say to another of its host, in memory that both have mapped. One end writes, the other
+// reads. This file is the specification of what lies in the memory.
+//
+// A lane has kCells cells of one cache line, used in turn, and data_bytes bytes for payload that does not fit a cell. The
+// writer fills a cell and then stores its stamp: how many cells there were before it, and 1. No cell ever holds another
+// number there than its turns', so that nothing old looks new. The reader says in `consumed` how many cells it has done
+// with, seldom. Where a payload lies its cell says; what the writer has free it knows from `consumed`. Words of a cell:
+//
+//   0  stamp
+//   1  kind (8 bits), code (8), 0 (16), bytes of the payload (32)
+//   2  tag
+//   3  size; of kEager with up to kInlineBytes bytes the payload, to the end of the cell
+//   4  id
+//   5  where the payload lies
+//
+// Both ends may be hostile: what is read is bounded before it is used.
+namespace gradwire::collectives::cpu {
+
+enum class LaneKind : uint8_t {
+  // A message, with its payload.
+  kEager = 1,
+  // A message of `size` bytes that come at once, in kPiece records, before any other message. Its `id` names it.
+  kBegin = 2,
+  // A message of `size` bytes that may be asked for.
+  kAnnounce = 3,
+  // To the sender: send the pieces of `id`.
+  kAsk = 4,
+  // To the sender: nobody wants `id`: why in `code`; if that is InvalidArgument, `size` is what would have been taken.
+  kRefuse = 5,
+  // The next bytes of `id`.
+  kPiece = 6,
+  // No more of `id` comes, or nothing: why in `code`.
+  kWithdraw = 7,
+  // To the sender: `size` bytes of messages that were not asked for have been taken.
+  kCredit = 8,
+};
+
+struct LaneRecord {
+  LaneKind kind = LaneKind::kEager;
+  uint8_t code = 0;
+  int64_t tag = 0;
+  uint64_t size = 0;  // Of kEager and kPiece: that of the payload.
+  uint64_t id = 0;
+  const char* payload = nullptr;
+};
+
+inline constexpr std::size_t kLaneCells = 256;
+inline constexpr std::size_t kLaneInlineBytes = 40;
+// A longer payload goes in several records.
+inline constexpr std::size_t kLanePieceBytes = std::size_t{16} << 10;
+
+class Lane {
+ public:
+  struct Cell {
+    std::array<std::atomic<uint64_t>, 8> words;
+  };
+  struct Head {
+    alignas(128) std::atomic<uint64_t> consumed;
+    // The writer wants to be woken when there is room.
+    alignas(128) std::atomic<uint32_t> wants_room;
+  };
+  static std::size_t bytes(std::size_t data_bytes) {
+    return sizeof(Head) + kLaneCells * sizeof(Cell) + data_bytes;
+  }
+
+  // `memory`: bytes(data_bytes) of it, zero at first. data_bytes: a multiple of 64, at least four pieces.
+  Lane(char* memory, std::size_t data_bytes)
+      : head_(reinterpret_cast<Head*>(memory)),
+        cells_(reinterpret_cast<Cell*>(memory + sizeof(Head))),
+        data_(memory + sizeof(Head) + kLaneCells * sizeof(Cell)),
+        data_bytes_(data_bytes) {}
+
+ protected:
+  Cell& cell(uint64_t number) const { return cells_[number % kLaneCells]; }
+
+  Head* head_;
+  Cell* cells_;
+  char* data_;
+  std::size_t data_bytes_;
+};
+
+static_assert(sizeof(Lane::Cell) == 64);
+
+// Not thread-safe.
+class LaneWriter : public Lane {
+ public:
+  explicit LaneWriter(const Lane& lane) : Lane(lane) {}
+
+  // Whether a record with such a payload, of up to kLanePieceBytes, may be written now.
+  bool fits(std::size_t payload);
+  // REQUIRES: fits(), for the same payload: `record.size` bytes of a kEager or kPiece record.
+  void write(const LaneRecord& record);
+  // Asks to be woken when there is room, and then look once more; or takes that back. Whether it was the other way before.
+  bool want_room(bool yes);
+  // The reader says that it has read what was not written.
+  bool spoilt() const { return spoilt_; }
+
+ private:
+  bool has_room(std::size_t payload) const;
+  void hear_consumed();
+  uint64_t place_of(std::size_t payload) const;
+
+  uint64_t written_ = 0;
+  uint64_t consumed_ = 0;
+  // Of all bytes ever used for payload, and left out at the end: where the next lies, and what is free again.
+  uint64_t next_ = 0;
+  uint64_t free_ = 0;
+  std::array<uint64_t, kLaneCells> ends_{};
+  bool wants_ = false;
+  bool spoilt_ = false;
+};
+
+// Not thread-safe but for Look.
+class LaneReader : public Lane {
+ public:
+  explicit LaneReader(const Lane& lane) : Lane(lane) {}
+
+  // Tells without a lock whether there is something new.
+  struct Look {
+    const std::atomic<uint64_t>* word;
+    uint64_t value;
+    bool news() const { return word->load(std::memory_order_acquire) == value; }
+  };
+  Look look() const { return {cell(read_).words.data(), read_ + 1}; }
+  bool news() const { return look().news(); }
+
+  // The next record, as it is until release(); its payload lies in the memory of the lane. InvalidArgument for what is
+  // none. REQUIRES: news()
+  absl::StatusOr<LaneRecord> peek() const;
+  // Done with it. Whether the writer must be woken.
+  bool release(const LaneRecord& record);
+  // Whether the writer waits for room.
+  bool is_full() const { return head_->wants_room.load(std::memory_order_relaxed) != 0; }
+
+ private:
+  uint64_t read_ = 0;
+  uint64_t said_ = 0;
+  std::size_t unsaid_bytes_ = 0;
+};
+
+}  // namespace gradwire::collectives::cpu

@@ -1,0 +1,65 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "base/executor.h"
+#include "base/future.h"
+#include "collectives/cpu/span.h"
+#include "store/store.h"
+
+namespace gradwire::collectives::cpu {
+
+class LaneCore;
+
+// Point to point between ranks that all share one host: the meaning of Mesh's send and receive (source, tag, no
+// overtaking, what waits is bounded), by way of memory.
+//
+// From each rank to each other goes a lane (lane.h), and all that one says to the other goes there, in order. A short
+// message is one record. A longer one, up to eager_bytes, goes in pieces at once; a still longer one is announced, and goes
+// in pieces when a receive asks for it. What comes meets its receive in a Matcher, which lends what waits no more than its
+// window; a receive that finds the message that it wants at the head of the lane, with nothing else about, does without.
+// Whoever waits drives: looks into the lanes, copies, and writes what waits for room. Where nobody waits, a thread of the
+// group's does, which sleeps until it is rung for: a writer rings when the reader's rank has said that it would sleep
+// (`armed`), or when a lane is full. One lock keeps books and lanes; data is copied while it is held, in pieces, so that
+// an operation that has been ended touches the caller's memory no more.
+//
+// Thread-safe. Errors as Mesh's; ranks are those of the group.
+class Lanes {
+ public:
+  struct Options {
+    int rank = 0;
+    int size = 1;
+    // Where the members find the memory; of the lanes alone.
+    std::shared_ptr<store::Store> store;
+    absl::Duration timeout = absl::Minutes(30);
+    std::size_t eager_bytes = std::size_t{64} << 10;
+    // Where continuations run.
+    std::shared_ptr<Executor> executor;
+  };
+  // Returns when all members have joined. Unavailable when memory cannot be shared; the store's errors.
+  static absl::StatusOr<std::unique_ptr<Lanes>> join(const Options& options);
+  // Leaves: others hear of it, and what is under way here fails with Cancelled.
+  ~Lanes();
+
+  // As Mesh's.
+  Future<void> send(int dst, int64_t tag, Span data, absl::Time deadline);
+  Future<int> receive(int src, int64_t tag, Span data, absl::Time deadline);
+  // The same where it can be done at once, or takes some microseconds; none: nothing has happened.
+  std::optional<absl::Status> try_send(int dst, int64_t tag, Span data);
+  std::optional<absl::StatusOr<int>> try_receive(int src, int64_t tag, Span data);
+
+  // Everything under way, and everything that comes, fails here with this reason. The first reason stays.
+  void abort(const absl::Status& reason);
+
+ private:
+  explicit Lanes(std::shared_ptr<LaneCore> core) : core_(std::move(core)) {}
+
+  const std::shared_ptr<LaneCore> core_;
+};
+
+}  // namespace gradwire::collectives::cpu

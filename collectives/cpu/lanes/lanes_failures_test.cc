@@ -1,0 +1,161 @@
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "collectives/cpu/lanes/lanes_test_group.h"
+#include "store/file_store.h"
+
+namespace gradwire::collectives::cpu {
+namespace {
+
+TEST(Lanes, DeadlinesNameTheRank) {
+  Members group(2);
+  std::string data(1, 'x');
+  std::string large(kEager + 1, 'x');
+  const Future<int> receive = group[0].receive(1, 0, span(data), in(absl::Milliseconds(30)));
+  EXPECT_EQ(receive.result().status(),
+            absl::DeadlineExceededError("no message (tag 0) has come from rank 1 in time"));
+  // Nobody waits for it.
+  const Future<void> send = group[0].send(1, 0, span(large), in(absl::Milliseconds(30)));
+  const absl::Time late = patience();
+  while (!send.done() && Clock::system().now() < late) std::this_thread::yield();
+  EXPECT_EQ(send.result(),
+            absl::DeadlineExceededError("rank 1 has not taken a message of 65537 bytes (tag 0) in time"));
+  // What was taken back is not received; what comes later is.
+  EXPECT_TRUE(group[0].send(1, 0, span(data), patience()).result().ok());
+  std::string received(1, ' ');
+  EXPECT_TRUE(group[1].receive(0, 0, span(received), patience()).result().ok());
+}
+
+TEST(Lanes, CancelGivesTheMemoryBackAtOnce) {
+  Members group(2);
+  for (int i = 0; i < 40; ++i) {
+    const std::size_t size = i % 2 == 0 ? kEager : std::size_t{3} << 20;
+    auto data = std::make_unique<std::string>(size, 'x');
+    auto into = std::make_unique<std::string>(size, 'x');
+    const Future<int> receive = group[1].receive(0, i, span(*into), patience());
+    const Future<void> send = group[0].send(1, i, span(*data), patience());
+    std::thread canceller([&] {
+      receive.cancel();
+      into.reset();
+    });
+    send.cancel();
+    data.reset();
+    canceller.join();
+  }
+  std::string data(1, 'x');
+  EXPECT_TRUE(group[0].send(1, 99, span(data), patience()).result().ok());
+  EXPECT_TRUE(group[1].receive(0, 99, span(data), patience()).result().ok());
+}
+
+TEST(Lanes, AnotherSizeFailsAndNamesBothSizes) {
+  Members group(2);
+  std::string sent(kEager + 1, 'x');
+  std::string received(7, 'x');
+  const Future<void> send = group[0].send(1, 0, span(sent), patience());
+  const absl::Status large = group[1].receive(0, 0, span(received), patience()).result().status();
+  EXPECT_EQ(large, absl::InvalidArgumentError(
+                       "a message of 65537 bytes came from rank 0 (tag 0) for a receive of 7 bytes"));
+  EXPECT_EQ(send.result().code(), absl::StatusCode::kInvalidArgument) << send.result();
+  for (const std::size_t size : {std::size_t{3}, std::size_t{20'000}, kEager}) {
+    std::string other(size, 'x');
+    EXPECT_TRUE(group[0].send(1, 0, span(other), patience()).result().ok());
+    EXPECT_EQ(group[1].receive(0, 0, span(received), patience()).result().status().code(),
+              absl::StatusCode::kInvalidArgument);
+    // And where the receive comes first.
+    const Future<int> waiting = group[1].receive(0, 0, span(received), patience());
+    EXPECT_TRUE(group[0].send(1, 0, span(other), patience()).result().ok());
+    EXPECT_EQ(waiting.result().status().code(), absl::StatusCode::kInvalidArgument);
+  }
+  received.assign(7, 'x');
+  EXPECT_TRUE(group[0].send(1, 0, span(received), patience()).result().ok());
+  EXPECT_TRUE(group[1].receive(0, 0, span(received), patience()).result().ok());
+}
+
+TEST(Lanes, RankThatLeavesIsLostAndWhatItSentCanBeReceived) {
+  Members group(3);
+  std::string sent = "a";
+  std::string longer = bytes(kEager, 3);
+  std::string received(1, 'x');
+  for (int i = 0; i < 10; ++i) EXPECT_TRUE(group[2].send(0, i, span(sent), patience()).result().ok());
+  EXPECT_TRUE(group[2].send(0, 50, span(longer), patience()).result().ok());
+  const Future<int> waiting = group[0].receive(2, 77, span(received), patience());
+  std::string large(kEager + 1, 'x');
+  const Future<void> announced = group[0].send(2, 0, span(large), patience());
+  group.lanes[2] = nullptr;
+  EXPECT_EQ(waiting.result().status(), absl::UnavailableError("rank 2 has left"));
+  EXPECT_EQ(announced.result(), absl::UnavailableError("rank 2 has left"));
+  for (int i = 0; i < 10; ++i)
+    EXPECT_EQ(group[0].receive(2, i, span(received), patience()).result().value_or(-1), 2);
+  std::string into(kEager, 'x');
+  EXPECT_EQ(group[0].receive(2, 50, span(into), patience()).result().value_or(-1), 2);
+  EXPECT_EQ(into, longer);
+  EXPECT_EQ(group[0].receive(2, 0, span(received), patience()).result().status().code(),
+            absl::StatusCode::kUnavailable);
+  EXPECT_EQ(group[0].send(2, 0, span(sent), patience()).result().code(), absl::StatusCode::kUnavailable);
+  // The others go on.
+  EXPECT_TRUE(group[0].send(1, 0, span(sent), patience()).result().ok());
+  EXPECT_TRUE(group[1].receive(0, 0, span(received), patience()).result().ok());
+}
+
+TEST(Lanes, AbortEndsWhatIsHere) {
+  Members group(2);
+  std::string large(kEager + 1, 'x');
+  std::string data(1, 'x');
+  const Future<int> receive = group[0].receive(1, 0, span(data), patience());
+  const Future<void> send = group[0].send(1, 0, span(large), patience());
+  group[0].abort(absl::AbortedError("enough"));
+  group[0].abort(absl::AbortedError("more than enough"));
+  EXPECT_EQ(receive.result().status(), absl::AbortedError("enough"));
+  EXPECT_EQ(send.result(), absl::AbortedError("enough"));
+  EXPECT_EQ(group[0].receive(1, 0, span(data), patience()).result().status(), absl::AbortedError("enough"));
+  EXPECT_EQ(group[0].send(1, 0, span(data), patience()).result(), absl::AbortedError("enough"));
+  // Who announces to it hears of it; what comes without that takes no room.
+  EXPECT_EQ(group[1].send(0, 0, span(large), patience()).result().code(), absl::StatusCode::kAborted);
+  std::string longer = bytes(kEager, 1);
+  for (int i = 0; i < 600; ++i) {
+    const absl::Status sent = group[1].send(0, 0, span(longer), patience()).result();
+    EXPECT_TRUE(sent.ok() || absl::IsAborted(sent)) << sent;
+  }
+}
+
+TEST(Lanes, LeavingEndsWhatIsUnderWay) {
+  Members group(2);
+  std::string large(kEager + 1, 'x');
+  std::string data(1, 'x');
+  const Future<int> receive = group[0].receive(1, 0, span(data), patience());
+  const Future<void> send = group[0].send(1, 0, span(large), patience());
+  group.lanes[0] = nullptr;
+  EXPECT_EQ(receive.result().status().code(), absl::StatusCode::kCancelled);
+  EXPECT_EQ(send.result().code(), absl::StatusCode::kCancelled);
+}
+
+// A process that is killed is noticed within a second, by who waits and by who does not.
+TEST(Lanes, KilledProcessIsNoticed) {
+  const std::string path = testing::TempDir() + "/lanes_store_" + std::to_string(::getpid());
+  const pid_t child = ::fork();
+  if (child == 0) {
+    // Nothing of the parent's but its memory: no thread was there yet.
+    const auto joined =
+        Lanes::join({.rank = 1, .size = 2, .store = std::make_shared<store::FileStore>(path, 2)});
+    std::string data = "b";
+    if (joined.ok() && (*joined)->send(0, 1, span(data), patience()).result().ok()) ::pause();
+    ::_exit(1);
+  }
+  const auto joined =
+      Lanes::join({.rank = 0, .size = 2, .store = std::make_shared<store::FileStore>(path, 2)});
+  ASSERT_TRUE(joined.ok()) << joined.status();
+  std::string data(1, 'x');
+  EXPECT_EQ((*joined)->receive(1, 1, span(data), patience()).result().value_or(-1), 1);
+  EXPECT_EQ(data, "b");
+  const Future<int> waiting = (*joined)->receive(1, 0, span(data), patience());
+  ::kill(child, SIGKILL);
+  ::waitpid(child, nullptr, 0);
+  const absl::Time killed = Clock::system().now();
+  while (!waiting.done() && Clock::system().now() < killed + absl::Seconds(30)) std::this_thread::yield();
+  EXPECT_LT(Clock::system().now() - killed, absl::Seconds(1));
+  EXPECT_EQ(waiting.result().status(), absl::UnavailableError("rank 1 is gone: its process has ended"));
+  ::unlink(path.c_str());
+}
+
+}  // namespace
+}  // namespace gradwire::collectives::cpu

@@ -1,0 +1,169 @@
+// A member that writes into its lanes whatever it likes.
+#include <functional>
+
+#include "collectives/cpu/host_memory.h"
+#include "collectives/cpu/lanes/lane_core.h"
+#include "collectives/cpu/lanes/lanes_test_group.h"
+
+namespace gradwire::collectives::cpu {
+namespace {
+
+// Rank 0 of two is a good member, rank 1 is the test.
+class LanesHostileTest : public testing::Test {
+ protected:
+  LanesHostileTest() {
+    const auto store = std::make_shared<store::HashStore>();
+    std::thread other([&] {
+      memory_ =
+          *HostMemory::join({.index = 1, .size = 2, .store = store, .slot_bytes = LaneCore::slot_bytes(2)});
+    });
+    victim_ = *Lanes::join({.rank = 0, .size = 2, .store = store});
+    other.join();
+    to_victim_.emplace(LaneCore::lane(*memory_, 1, 0));
+    to_me_.emplace(LaneCore::lane(*memory_, 0, 1));
+    EXPECT_TRUE(to_victim_->fits(kLanePieceBytes));
+  }
+
+  void write(LaneRecord record) {
+    record.payload = payload_.data();
+    ASSERT_TRUE(to_victim_->fits(record.size <= kLanePieceBytes ? record.size : 0));
+    to_victim_->write(record);
+  }
+  void announce(uint64_t id, uint64_t size) { write({.kind = LaneKind::kAnnounce, .size = size, .id = id}); }
+  void begin(uint64_t id, uint64_t size) { write({.kind = LaneKind::kBegin, .size = size, .id = id}); }
+  void piece(uint64_t id, uint64_t size) { write({.kind = LaneKind::kPiece, .size = size, .id = id}); }
+  // The victim hears no more of this rank.
+  void expect_lost(const std::string& why) {
+    std::string data(1, ' ');
+    const absl::Status status = victim_->receive(1, 77, span(data), patience()).result().status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << why << status;
+    EXPECT_EQ(victim_->send(1, 0, span(data), patience()).result().code(),
+              absl::StatusCode::kInvalidArgument);
+  }
+
+  const std::string payload_ = std::string(kLanePieceBytes, 'p');
+  std::unique_ptr<HostMemory> memory_;
+  std::unique_ptr<Lanes> victim_;
+  std::optional<LaneWriter> to_victim_;
+  std::optional<LaneReader> to_me_;
+};
+
+TEST_F(LanesHostileTest, PieceOfNothing) {
+  piece(5, 10);
+  expect_lost("a piece");
+}
+
+TEST_F(LanesHostileTest, PieceTooMuch) {
+  begin(5, 20'000);
+  piece(5, kLanePieceBytes);
+  piece(5, 4'000);
+  expect_lost("the second piece");
+}
+
+TEST_F(LanesHostileTest, PieceOfWhatWasNotAskedFor) {
+  announce(5, 100);
+  piece(5, 100);
+  expect_lost("a piece");
+}
+
+TEST_F(LanesHostileTest, PieceBeyondTheReceive) {
+  std::string data(100, ' ');
+  const Future<int> receive = victim_->receive(1, 0, span(data), patience());
+  announce(5, 100);
+  piece(5, 90);
+  piece(5, 20);
+  EXPECT_EQ(receive.result().status().code(), absl::StatusCode::kInvalidArgument);
+  expect_lost("the second piece");
+}
+
+TEST_F(LanesHostileTest, EmptyPieces) {
+  begin(5, 20'000);
+  piece(5, 0);
+  expect_lost("a piece of nothing");
+}
+
+TEST_F(LanesHostileTest, MessageLongerThanTheWindow) {
+  begin(5, kEagerWindow + 1);
+  expect_lost("the beginning");
+}
+
+TEST_F(LanesHostileTest, MessageWithoutEnd) {
+  begin(5, UINT64_MAX);
+  expect_lost("the beginning");
+}
+
+TEST_F(LanesHostileTest, MessageInAnother) {
+  begin(5, 20'000);
+  begin(6, 20'000);
+  expect_lost("the second");
+}
+
+TEST_F(LanesHostileTest, SameIdTwice) {
+  announce(5, 100);
+  announce(5, 100);
+  expect_lost("the second");
+}
+
+TEST_F(LanesHostileTest, BeginsWhatItAnnounced) {
+  announce(5, 100);
+  begin(5, 100);
+  expect_lost("the second");
+}
+
+TEST_F(LanesHostileTest, NoId) {
+  announce(0, 100);
+  expect_lost("an announcement");
+}
+
+TEST_F(LanesHostileTest, ReturnsMoreThanItWasSent) {
+  write({.kind = LaneKind::kCredit, .size = 1});
+  expect_lost("the credit");
+}
+
+TEST_F(LanesHostileTest, CodesThatAreNone) {
+  write({.kind = LaneKind::kRefuse, .code = 0, .id = 5});
+  expect_lost("a refusal");
+}
+
+TEST_F(LanesHostileTest, MoreThanTheWindow) {
+  // Nobody receives it.
+  const absl::Time late = patience();
+  uint64_t sent = 0;
+  while (sent < 2 * kEagerWindow && Clock::system().now() < late) {
+    if (!to_victim_->fits(kLanePieceBytes)) {
+      // The victim looks only when it must.
+      std::string data(1, ' ');
+      if (!victim_->receive(1, 99, span(data), in(absl::Milliseconds(1))).result().ok() &&
+          sent > kEagerWindow)
+        break;
+      continue;
+    }
+    write({.kind = LaneKind::kEager, .size = kLanePieceBytes});
+    sent += kLanePieceBytes;
+  }
+  EXPECT_GE(sent, kEagerWindow * 9 / 10);
+  expect_lost("what is over the window");
+}
+
+TEST_F(LanesHostileTest, SaysThatItHasReadWhatWasNotWritten) {
+  auto* const head = reinterpret_cast<Lane::Head*>(LaneCore::lane_memory(*memory_, 0, 1));
+  head->consumed.store(1000);
+  std::string data(4096, ' ');
+  absl::Status status;
+  for (std::size_t i = 0; i < 2 * kLaneCells && status.ok(); ++i)
+    status = victim_->send(1, 0, span(data), patience()).result();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+}
+
+// What nobody asked for in good faith does no harm.
+TEST_F(LanesHostileTest, AnswersToNothingAreIgnored) {
+  for (const LaneKind kind : {LaneKind::kAsk, LaneKind::kRefuse, LaneKind::kWithdraw})
+    write({.kind = kind, .code = 1, .id = 12345});
+  write({.kind = LaneKind::kEager, .tag = 4, .size = 3});
+  std::string data(3, ' ');
+  EXPECT_EQ(victim_->receive(1, 4, span(data), patience()).result().value_or(-1), 1);
+  EXPECT_EQ(data, "ppp");
+}
+
+}  // namespace
+}  // namespace gradwire::collectives::cpu

@@ -1,0 +1,52 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "base/clock.h"
+#include "collectives/cpu/lanes/lanes.h"
+#include "gtest/gtest.h"
+#include "store/hash_store.h"
+
+// What the tests of Lanes have in common.
+namespace gradwire::collectives::cpu {
+
+inline constexpr std::size_t kEager = std::size_t{64} << 10;
+inline constexpr int kAnyMember = -1;
+
+inline absl::Time in(absl::Duration duration) { return Clock::system().now() + duration; }
+inline absl::Time patience() { return in(absl::Seconds(60)); }
+
+inline Span span(std::string& bytes) { return {bytes.data(), bytes.size()}; }
+
+inline std::string bytes(std::size_t size, unsigned seed) {
+  std::string out(size, '\0');
+  for (std::size_t i = 0; i < size; ++i) out[i] = static_cast<char>((i + seed) * 2654435761u >> 13);
+  return out;
+}
+
+// A group within this process.
+class Members {
+ public:
+  explicit Members(int size) : lanes(static_cast<std::size_t>(size)) {
+    const auto store = std::make_shared<store::HashStore>();
+    std::vector<std::thread> threads;
+    for (int rank = 0; rank < size; ++rank) {
+      threads.emplace_back([this, store, rank, size] {
+        absl::StatusOr<std::unique_ptr<Lanes>> joined =
+            Lanes::join({.rank = rank, .size = size, .store = store});
+        ASSERT_TRUE(joined.ok()) << joined.status();
+        lanes[static_cast<std::size_t>(rank)] = *std::move(joined);
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
+  Lanes& operator[](int rank) { return *lanes[static_cast<std::size_t>(rank)]; }
+
+  std::vector<std::unique_ptr<Lanes>> lanes;
+};
+
+}  // namespace gradwire::collectives::cpu
