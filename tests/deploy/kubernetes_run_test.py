@@ -4,6 +4,7 @@
 What Kubernetes does for them is done here: JOB_COMPLETION_INDEX, a variable in the arguments, names that resolve.
 """
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -13,7 +14,7 @@ import time
 
 import yaml
 
-PATIENCE = 50
+PATIENCE = 120
 # Says who it is, waits for its end in the first round, and ends well in the next.
 TRAINER = (
     'echo "$TORCHELASTIC_RESTART_COUNT: $RANK/$WORLD_SIZE"; '
@@ -22,9 +23,15 @@ TRAINER = (
 
 
 def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
+    # Below those that the system gives to connections, which could take it before it is listened on.
+    while True:
+        port = random.randrange(12000, 32000)
+        with socket.socket() as listener:
+            try:
+                listener.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
 
 
 class Pods:
@@ -52,7 +59,7 @@ class Pods:
             # The launcher links gRPC, whose own synchronisation ThreadSanitizer cannot see; no other sanitizer reads this.
             "TSAN_OPTIONS": "ignore_noninstrumented_modules=1",
             "JOB_COMPLETION_INDEX": str(index),
-            "PET_RDZV_CONF": "keep_alive_interval=0.3,last_call_timeout=0.3",
+            "PET_RDZV_CONF": "keep_alive_interval=1,last_call_timeout=0.3",
         }
         self.running[index] = subprocess.Popen(self.words, env=environment, stdout=self.output, stderr=self.output)
 

@@ -43,7 +43,7 @@ submit() {
   env -i PATH="$TEST_TMPDIR/bin:$PATH" HOME="$TEST_TMPDIR" TMPDIR="$TMPDIR" LAUNCH="$launch" "${variables[@]}" \
     SLURM_JOB_ID="$job_id" SLURM_JOBID="$job_id" SLURM_JOB_NUM_NODES=2 SLURM_NNODES=2 SLURM_NTASKS_PER_NODE=1 \
     SLURM_JOB_NODELIST=localhost,node2 SLURM_NODELIST=localhost,node2 SLURM_CPUS_PER_TASK=8 SLURM_NODEID=0 \
-    SLURM_PROCID=0 SLURM_LOCALID=0 SLURM_TASKS_PER_NODE="1(x2)" SLURM_SUBMIT_DIR="$PWD" timeout 50 "$script" "$@"
+    SLURM_PROCID=0 SLURM_LOCALID=0 SLURM_TASKS_PER_NODE="1(x2)" SLURM_SUBMIT_DIR="$PWD" timeout 120 "$script" "$@"
 }
 
 expect() {
@@ -67,7 +67,7 @@ expect() {
   ((code == 2)) || fail "without a program the exit code is $code"
 
   # The second node is lost and the first one, which has the store, goes on.
-  variables=("PET_RDZV_CONF=keep_alive_interval=0.3,last_call_timeout=0.3")
+  variables=("PET_RDZV_CONF=keep_alive_interval=1,last_call_timeout=0.3")
   code=0
   output=$(submit "$elastic" sh -c '
     echo "$TORCHELASTIC_RESTART_COUNT: $RANK/$WORLD_SIZE"

@@ -58,13 +58,14 @@ TEST(LaunchMany, NothingThatSixtyFourWorkersSayIsLostOrMixed) {
 
 TEST(LaunchMany, RestartsLeaveNoDescriptorsBehind) {
   constexpr int kRestarts = 20;
-  LaunchProcess launch(
-      with_script({"--standalone", "--nproc_per_node=4", absl::StrCat("--max_restarts=", kRestarts),
-                   "--tee=3", absl::StrCat("--log_dir=", testing::TempDir(), "/restarts")},
-                  absl::StrCat("[ $RANK = 3 ] || { [ $TORCHELASTIC_RESTART_COUNT = ", kRestarts,
-                               " ] || sleep 1000; exit 0; }; ls /proc/$PPID/fd | wc -l >&9; "
-                               "[ $TORCHELASTIC_RESTART_COUNT = ",
-                               kRestarts, " ]")));
+  LaunchProcess launch(with_script(
+      {"--standalone", "--nproc_per_node=4", absl::StrCat("--max_restarts=", kRestarts), "--tee=3",
+       absl::StrCat("--log_dir=", testing::TempDir(), "/restarts")},
+      absl::StrCat(
+          "[ $RANK = 3 ] || { [ $TORCHELASTIC_RESTART_COUNT = ", kRestarts,
+          " ] || sleep 1000; exit 0; }; ls /proc/$(cut -d ' ' -f 4 /proc/$PPID/stat)/fd | wc -l >&9; "
+          "[ $TORCHELASTIC_RESTART_COUNT = ",
+          kRestarts, " ]")));
   const std::vector<std::string> counts = launch.events(kRestarts + 1);
   EXPECT_EQ(launch.wait(), 0) << launch.err();
   ASSERT_EQ(counts.size(), kRestarts + 1u);

@@ -17,7 +17,9 @@
 #include <filesystem>
 #include <fstream>
 #include <sstream>
+#include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 
@@ -25,7 +27,7 @@ namespace gradwire::tests {
 namespace {
 
 constexpr int kEventsFd = 9;
-constexpr int kTooLongMilliseconds = 50000;
+constexpr int kTooLongMilliseconds = 120000;
 
 // False at the end of the pipe.
 bool read_byte(int fd, char& byte) {
@@ -111,6 +113,12 @@ int LaunchProcess::wait() {
   }
   pid_ = 0;
   return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+}
+
+std::vector<std::string> LaunchProcess::complaints() const {
+  std::vector<std::string> all = lines(err());
+  std::erase_if(all, [](const std::string& line) { return absl::StartsWith(line, "launch: waiting for "); });
+  return all;
 }
 
 std::string LaunchProcess::read(const std::string& path) {

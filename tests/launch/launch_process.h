@@ -36,6 +36,9 @@ class LaunchProcess {
   int wait();
   std::string out() const { return read(out_path_); }
   std::string err() const { return read(err_path_); }
+  // The lines of err() but for what the launcher says it waits for, when it has waited for a while: a slow machine makes
+  // it do so anywhere.
+  std::vector<std::string> complaints() const;
 
  private:
   static std::string read(const std::string& path);

@@ -94,8 +94,7 @@ TEST(LaunchRestart, ASignalEndsTheJobAndStartsNothing) {
 class LaunchRestartNodes : public testing::Test {
  protected:
   std::unique_ptr<LaunchProcess> node(std::vector<std::string> options, const std::string& script) {
-    options.insert(options.begin(), {"--nnodes=2", absl::StrCat("--rdzv_endpoint=127.0.0.1:", port_),
-                                     "--rdzv_conf=keep_alive_interval=0.2"});
+    options.insert(options.begin(), {"--nnodes=2", absl::StrCat("--rdzv_endpoint=127.0.0.1:", port_)});
     return std::make_unique<LaunchProcess>(with_script(std::move(options), script));
   }
 

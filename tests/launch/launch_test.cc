@@ -16,6 +16,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "base/host.h"
 #include "tests/launch/launch_process.h"
 
 namespace gradwire::tests {
@@ -39,11 +40,9 @@ TEST(Launch, FailureOfOneWorkerEndsTheRestAndBecomesTheExitCode) {
   const std::string pid = launch.events(1).at(0);
   launch.events_to_the_end();
   EXPECT_EQ(launch.wait(), 3);
-  char host[256] = "";
-  gethostname(host, sizeof(host) - 1);
   for (const std::string& part :
        {std::string("rank      1 (local rank 1, role trainer)"),
-        absl::StrCat("host      ", host, ", pid ", pid), std::string("ended by  exit code 3")}) {
+        absl::StrCat("host      ", host_name(), ", pid ", pid), std::string("ended by  exit code 3")}) {
     EXPECT_TRUE(contains(launch.err(), part)) << launch.err() << "\n  lacks " << part;
   }
 }

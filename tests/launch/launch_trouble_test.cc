@@ -24,8 +24,8 @@ namespace {
 class LaunchTrouble : public testing::Test {
  protected:
   std::unique_ptr<LaunchProcess> node(std::vector<std::string> options, const std::string& script = kWorks) {
-    options.insert(options.begin(), {absl::StrCat("--rdzv_endpoint=127.0.0.1:", port_),
-                                     "--rdzv_conf=keep_alive_interval=0.2,last_call_timeout=0.2"});
+    options.insert(options.begin(),
+                   {absl::StrCat("--rdzv_endpoint=127.0.0.1:", port_), "--rdzv_conf=last_call_timeout=0.2"});
     return std::make_unique<LaunchProcess>(with_script(std::move(options), script));
   }
   static void expect_end(LaunchProcess& launch, int code, const std::vector<std::string>& parts) {
@@ -37,15 +37,16 @@ class LaunchTrouble : public testing::Test {
   }
   // Waits until `nodes` launchers are in the job's record.
   void wait_for_nodes(int nodes) {
-    store::TcpStore store("127.0.0.1", port_, {.timeout = absl::Seconds(40), .wait_for_workers = false});
+    store::TcpStore store("127.0.0.1", port_, {.timeout = kPatience, .wait_for_workers = false});
     std::string record = store.get("rendezvous/state");
     while (beats(store) < nodes) {
-      absl::StatusOr<std::string> next = store.try_watch("rendezvous/state", record, absl::Seconds(40));
+      absl::StatusOr<std::string> next = store.try_watch("rendezvous/state", record, kPatience);
       ASSERT_TRUE(next.ok()) << next.status();
       record = *next;
     }
   }
 
+  static constexpr absl::Duration kPatience = absl::Seconds(100);
   static constexpr char kWorks[] = "echo ready >&9; exec sleep 1000";
   const int port_ = free_port();
 
@@ -100,7 +101,7 @@ TEST_F(LaunchTrouble, GarbageForARecordIsOneLine) {
   wait_for_nodes(1);
   store::TcpStore("127.0.0.1", port_, {.wait_for_workers = false}).set("rendezvous/state", "garbage");
   expect_end(*first, 2, {"rendezvous/state", absl::StrCat(port_)});
-  EXPECT_EQ(lines(first->err()).size(), 1u) << first->err();
+  EXPECT_EQ(first->complaints().size(), 1u) << first->err();
 }
 
 TEST_F(LaunchTrouble, GarbageForARecordEndsWorkersToo) {
@@ -139,7 +140,7 @@ TEST_F(LaunchTrouble, APortTakenByAStrangerIsNamedAfterTheJoinTimeout) {
 
 TEST_F(LaunchTrouble, AHostThatNobodyKnowsIsWaitedForAndNamed) {
   LaunchProcess launch({"--nnodes=2", "--rdzv_endpoint=nobody.invalid:29400", "--join_timeout=0.5", "true"});
-  expect_end(launch, 1, {"cannot find host nobody.invalid"});
+  expect_end(launch, 1, {"cannot look up the host \"nobody.invalid\""});
   LaunchProcess stopped({"--nnodes=2", "--rdzv_endpoint=nobody.invalid:29400", "true"});
   stopped.send(SIGTERM);
   const int code = stopped.wait();

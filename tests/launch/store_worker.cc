@@ -12,7 +12,7 @@
 int main() {
   try {
     const gradwire::LaunchInfo info = gradwire::LaunchInfo::from_env();
-    gradwire::store::TcpStore store(info.master_addr, info.master_port, {.timeout = absl::Seconds(40)});
+    gradwire::store::TcpStore store(info.master_addr, info.master_port, {.timeout = absl::Seconds(100)});
     if (store.add("comers", 1) == info.world_size) store.set("all here", "yes");
     store.wait({"all here"});
     // Rank 0 goes first; the others still use the store.

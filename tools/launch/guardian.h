@@ -2,40 +2,65 @@
 
 #include <sys/types.h>
 
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
 #include "absl/status/statusor.h"
 #include "tools/launch/fd.h"
+#include "tools/launch/guardian_messages.h"
+#include "tools/launch/worker_process.h"
 
 namespace gradwire::tools {
 
-// A process that outlives a launcher killed with SIGKILL by one moment and kills what the launcher started.
-// The kernel's parent-death signal reaches the workers themselves only; this reaches the whole process
-// groups, so a worker that is a shell script leaves nothing behind either.
+// A process between the launcher and its workers, their parent: it starts them, and nothing below it escapes it, not
+// even what has gone to a session of its own. It outlives a launcher killed with SIGKILL by the moment that it takes to
+// kill all of that.
 //
-// It waits at the end of a pipe. Each worker writes its process group there before it executes its program;
-// when the pipe closes the guardian kills the groups it was told and has not been told to forget.
+// When it is killed itself the workers die with it, and so does the launcher, by SIGKILL: whoever kills the parent of
+// a worker means the launcher. What workers have started may live on then, and only then.
 //
-// Not thread-safe. Owns the process: the destructor closes the pipe, which ends the groups that are left, and
-// waits for its end.
+// Not thread-safe; one per process. Owns the guardian process: the destructor kills what is left below it and waits for
+// its end.
 class Guardian {
  public:
-  // Forks; call it while the process has one thread, since the child runs more than exec. Unavailable if the
-  // system refuses.
+  struct Started {
+    pid_t pid;
+    Fd pid_fd;
+  };
+
+  // Forks; call it while the process has one thread, since the child runs more than exec. Unavailable if the system
+  // refuses.
   static absl::StatusOr<Guardian> start();
 
   Guardian(Guardian&& other) noexcept;
   Guardian& operator=(Guardian&&) = delete;
   ~Guardian();
 
-  // Where a worker writes its process group, before exec. Closed on exec.
-  int registration_fd() const { return write_end_.get(); }
+  // Starts a worker, the leader of a process group of its own; returns when the program runs. Unavailable, naming the
+  // program, if it cannot be executed.
+  absl::StatusOr<Started> start_worker(const WorkerStart& start);
 
-  // Forgets all groups: they have ended.
-  void release();
+  // How a worker ended; nothing while it runs. Once it has told that, it knows the worker no more.
+  std::optional<Ending> ending(pid_t worker);
+
+  // To a worker and its whole group, and SIGCONT after it; nothing when the worker has ended.
+  void signal_group(pid_t worker, int signal);
+
+  // Asks what ended workers have left to end, with SIGTERM, or kills it: processes without a living parent below this
+  // one. Each is asked once, and only by that or by signal_group(). When one ends what it leaves comes up in its place,
+  // so call it again until nothing is left, which it returns: there is no process below this one then, but for those of
+  // another user, which cannot be ended.
+  bool end_rest(int signal);
 
  private:
-  Guardian(Fd write_end, pid_t pid) : write_end_(std::move(write_end)), pid_(pid) {}
+  Guardian(Fd socket, pid_t pid) : socket_(std::move(socket)), pid_(pid) {}
 
-  Fd write_end_;
+  GuardianReply ask(GuardianRequest request, const std::string& packed = "",
+                    const std::vector<int>& descriptors = {}, std::vector<Fd>* received = nullptr);
+
+  Fd socket_;
   pid_t pid_;
 };
 

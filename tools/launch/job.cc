@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <sys/epoll.h>
-#include <sys/prctl.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -12,11 +11,11 @@
 #include "absl/strings/str_format.h"
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/host.h"
 #include "base/random_id.h"
 #include "tools/launch/environment.h"
 #include "tools/launch/error_file.h"
 #include "tools/launch/layout.h"
-#include "tools/launch/own_address.h"
 
 namespace gradwire::tools {
 namespace {
@@ -42,9 +41,6 @@ absl::StatusOr<std::unique_ptr<LaunchJob>> LaunchJob::create(LaunchOptions optio
   GRADWIRE_ASSIGN_OR_RETURN(Guardian guardian, Guardian::start());
   GRADWIRE_ASSIGN_OR_RETURN(LaunchSignals signals, LaunchSignals::block());
   GRADWIRE_ASSIGN_OR_RETURN(EventLoop loop, EventLoop::create());
-  // What workers leave behind becomes the launcher's child: what is left in a worker's group is ended and reaped
-  // with it, and the rest goes to init with the launcher's end.
-  prctl(PR_SET_CHILD_SUBREAPER, 1);
   return std::unique_ptr<LaunchJob>(
       new LaunchJob(std::move(options), std::move(guardian), std::move(signals), std::move(loop)));
 }
@@ -189,9 +185,11 @@ void LaunchJob::start_round(const rendezvous::RoundInfo& round) {
   failures_.clear();
   well_ = false;
   not_started_ = false;
-  supervisor_.emplace(loop_, Clock::system(), options_.grace_period,
-                      Supervisor::Callbacks{.say = [this](const std::string& line) { outputs_.say(line); },
-                                            .failed = [this](const Worker& worker) { on_failure(worker); }});
+  supervisor_.emplace(
+      Supervisor::Surroundings{.loop = loop_, .clock = Clock::system(), .guardian = guardian_},
+      options_.grace_period,
+      Supervisor::Callbacks{.say = [this](const std::string& line) { outputs_.say(line); },
+                            .failed = [this](const Worker& worker) { on_failure(worker); }});
   if (const absl::Status started = start_workers(round); !started.ok()) {
     not_started_ = true;
     failures_ = {
@@ -242,15 +240,15 @@ absl::Status LaunchJob::start_workers(const rendezvous::RoundInfo& round) {
     GRADWIRE_ASSIGN_OR_RETURN(WorkerStreams streams, outputs_.open(round.round, place.local_rank));
     GRADWIRE_ASSIGN_OR_RETURN(
         Worker worker,
-        Worker::start(place, {.command = command_->of(place.local_rank),
-                              .environment = worker_environment(
-                                  environment_, place, job, error_files_.path(round.round, place.local_rank)),
-                              .stdin_fd = no_input.get(),
-                              .stdout_fd = streams.out.get(),
-                              .stderr_fd = streams.err.get(),
-                              .registration_fd = guardian_.registration_fd(),
-                              .signal_mask = signals_.original_mask(),
-                              .ignore_sigpipe = signals_.sigpipe_was_ignored()}));
+        Worker::start(guardian_, place,
+                      {.command = command_->of(place.local_rank),
+                       .environment = worker_environment(environment_, place, job,
+                                                         error_files_.path(round.round, place.local_rank)),
+                       .stdin_fd = no_input.get(),
+                       .stdout_fd = streams.out.get(),
+                       .stderr_fd = streams.err.get(),
+                       .signal_mask = signals_.original_mask(),
+                       .ignore_sigpipe = signals_.sigpipe_was_ignored()}));
     GRADWIRE_RETURN_IF_ERROR(supervisor_->add(std::move(worker)));
   }
   return absl::OkStatus();
@@ -277,7 +275,6 @@ rendezvous::Failure LaunchJob::failure_of(const Worker& worker) const {
 }
 
 void LaunchJob::finish_round() {
-  guardian_.release();
   let_output_through();
   well_ = !not_started_ && supervisor_->succeeded();
   for (const Worker* worker : supervisor_->failures()) failures_.push_back(failure_of(*worker));

@@ -26,7 +26,7 @@ namespace gradwire::tools {
 // One thread calls run(), once; other threads belong to the stores and to the rendezvous.
 class LaunchJob {
  public:
-  // Takes over the process's signals and its orphaned descendants. Call it while the process has one thread.
+  // Takes over the process's signals. Call it while the process has one thread.
   static absl::StatusOr<std::unique_ptr<LaunchJob>> create(LaunchOptions options);
 
   // The exit code. An error, of whatever code, means that no worker runs; a NotFound, PermissionDenied or
@@ -61,7 +61,6 @@ class LaunchJob {
   const LaunchOptions options_;
   const std::string run_id_;
   const std::string host_;
-  // Forgets the groups of a round when all have ended; until then its end means their end.
   Guardian guardian_;
   LaunchSignals signals_;
   EventLoop loop_;

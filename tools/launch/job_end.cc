@@ -11,7 +11,7 @@
 namespace gradwire::tools {
 namespace {
 
-// How long a process that left its worker's group may keep the worker's pipe before it is cut off.
+// How long what the launcher cannot end may keep a worker's pipe before it is cut off.
 constexpr absl::Duration kDrain = absl::Seconds(2);
 // For the other nodes to hear that this one leaves.
 constexpr absl::Duration kGoodbye = absl::Seconds(3);

@@ -9,6 +9,7 @@
 #include "store/etcd_store.h"
 #include "store/hash_store.h"
 #include "store/tcp_store.h"
+#include "store/this_machine.h"
 #include "tools/launch/own_address.h"
 
 namespace gradwire::tools {
@@ -48,7 +49,7 @@ absl::StatusOr<bool> Meeting::is_ours() const {
   if (options_.max_nodes == 1) return true;
   if (options_.conf.is_host) return *options_.conf.is_host;
   if (options_.backend == RendezvousBackend::kStatic) return options_.node_rank == 0;
-  return is_this_machine(options_.master_addr);
+  return store::is_this_machine(options_.master_addr);
 }
 
 absl::Status Meeting::serve_if_ours() {

@@ -10,7 +10,7 @@
 namespace gradwire::tools {
 namespace {
 
-// Group members are nobody's children: their end is looked for, not announced.
+// What workers left behind is not watched one by one: its end is looked for, not announced.
 constexpr absl::Duration kLookAgain = absl::Milliseconds(20);
 // For the kernel to take away what was killed.
 constexpr absl::Duration kAfterKill = absl::Seconds(5);
@@ -18,8 +18,12 @@ constexpr absl::Duration kSameSignal = absl::Seconds(1);
 
 }  // namespace
 
-Supervisor::Supervisor(EventLoop& loop, Clock& clock, absl::Duration grace_period, Callbacks callbacks)
-    : loop_(loop), clock_(clock), grace_period_(grace_period), callbacks_(std::move(callbacks)) {}
+Supervisor::Supervisor(const Surroundings& surroundings, absl::Duration grace_period, Callbacks callbacks)
+    : loop_(surroundings.loop),
+      clock_(surroundings.clock),
+      guardian_(surroundings.guardian),
+      grace_period_(grace_period),
+      callbacks_(std::move(callbacks)) {}
 
 Supervisor::~Supervisor() {
   for (const Worker& worker : workers_) loop_.remove(worker.pid_fd());
@@ -86,21 +90,16 @@ void Supervisor::kill_all() {
   state_ = State::kKilled;
   deadline_ = clock_.now() + kAfterKill;
   for (Worker& worker : workers_) worker.signal_group(SIGKILL);
+  guardian_.end_rest(SIGKILL);
 }
 
 bool Supervisor::all_ended() const {
   return std::all_of(workers_.begin(), workers_.end(), [](const Worker& worker) { return worker.ended(); });
 }
 
-bool Supervisor::all_gone() {
-  bool gone = true;
-  for (Worker& worker : workers_) gone = worker.group_gone() && gone;
-  return gone;
-}
-
 bool Supervisor::advance() {
   if (!all_ended() && state_ == State::kRunning) return false;
-  if (all_ended() && all_gone()) return true;
+  if (all_ended() && guardian_.end_rest(state_ == State::kKilled ? SIGKILL : SIGTERM)) return true;
   if (state_ == State::kRunning) {
     stop(SIGTERM);
   } else if (clock_.now() >= deadline_) {

@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
+#include "tools/launch/guardian.h"
 #include "tools/launch/loop.h"
 #include "tools/launch/worker.h"
 
@@ -18,11 +19,11 @@ namespace gradwire::tools {
 // Watches the workers that this node has in one round of the job and decides when and how they are ended.
 //
 // States: running; stopping, after the first failure, a signal, or when workers that ended well left
-// processes behind in their groups; killed, when the grace period was over; finished. It goes one way. While
-// stopping it waits for the workers and all of their groups, so that what a worker started may clean up as
-// well.
+// processes behind; killed, when the grace period was over; finished. It goes one way. While stopping it waits
+// for the workers and, when those have ended, for all that they started, so that that may clean up as well:
+// what has not got the signal with a worker's group, because it went to another, is asked to end then.
 //
-// On the loop's thread; loop and clock outlive it. Owns the workers.
+// On the loop's thread. Owns the workers.
 class Supervisor {
  public:
   struct Callbacks {
@@ -32,14 +33,21 @@ class Supervisor {
     std::function<void(const Worker& worker)> failed;
   };
 
-  Supervisor(EventLoop& loop, Clock& clock, absl::Duration grace_period, Callbacks callbacks);
+  // Outlive it.
+  struct Surroundings {
+    EventLoop& loop;
+    Clock& clock;
+    Guardian& guardian;  // all workers' parent, and nobody else's
+  };
+
+  Supervisor(const Surroundings& surroundings, absl::Duration grace_period, Callbacks callbacks);
   ~Supervisor();
   Supervisor(const Supervisor&) = delete;
   Supervisor& operator=(const Supervisor&) = delete;
 
   absl::Status add(Worker worker);
 
-  // Passes a signal on. Once more, a second or later after the first, it kills.
+  // Passes a signal on to the workers and their groups. Once more, a second or later after the first, it kills.
   void on_signal(int signal);
   // Ends the workers: the round is over.
   void end();
@@ -61,10 +69,10 @@ class Supervisor {
   void stop(int signal);
   void kill_all();
   bool all_ended() const;
-  bool all_gone();
 
   EventLoop& loop_;
   Clock& clock_;
+  Guardian& guardian_;
   const absl::Duration grace_period_;
   const Callbacks callbacks_;
 

@@ -2,7 +2,6 @@
 
 #include <gtest/gtest.h>
 #include <signal.h>
-#include <sys/wait.h>
 
 #include <optional>
 #include <string>
@@ -15,11 +14,12 @@ namespace {
 
 class Supervising : public testing::Test {
  protected:
-  Supervising() : loop_(*EventLoop::create()) {}
+  Supervising() : guardian_(*Guardian::start()), loop_(*EventLoop::create()) {}
 
   void start_supervisor(absl::Duration grace_period = absl::Seconds(60)) {
     supervisor_.emplace(
-        loop_, Clock::system(), grace_period,
+        Supervisor::Surroundings{.loop = loop_, .clock = Clock::system(), .guardian = guardian_},
+        grace_period,
         Supervisor::Callbacks{
             .say = [this](const std::string& line) { said_ += line + "\n"; },
             .failed = [this](const Worker& worker) { failed_.push_back(worker.place().rank); }});
@@ -30,7 +30,8 @@ class Supervising : public testing::Test {
                       .environment = {"PATH=/usr/bin:/bin"},
                       .stdout_fd = stdout_fd};
     sigemptyset(&start.signal_mask);
-    absl::StatusOr<Worker> worker = Worker::start({.rank = rank, .world_size = 2, .role = "r"}, start);
+    absl::StatusOr<Worker> worker =
+        Worker::start(guardian_, {.rank = rank, .world_size = 2, .role = "r"}, start);
     EXPECT_TRUE(worker.ok()) << worker.status();
     return *std::move(worker);
   }
@@ -49,6 +50,7 @@ class Supervising : public testing::Test {
     return read_retrying(pipe.get(), &byte, 1) == 0;
   }
 
+  Guardian guardian_;
   EventLoop loop_;
   std::optional<Supervisor> supervisor_;
   std::string said_;
@@ -111,10 +113,8 @@ TEST_F(Supervising, WorkerThatIgnoresTheRequestIsKilledAfterTheGracePeriod) {
 TEST_F(Supervising, StoppedWorkerIsEndedToo) {
   start_supervisor();
   Pipe pipe = *make_pipe();
-  Worker stopped = worker(0, "echo; kill -STOP $$", pipe.write_end.get());
+  Worker stopped = worker(0, "(kill -STOP $$; echo) & wait", pipe.write_end.get());
   await(pipe.read_end);
-  int status = 0;
-  ASSERT_EQ(waitpid(stopped.pid(), &status, WUNTRACED), stopped.pid());
   ASSERT_TRUE(supervisor_->add(std::move(stopped)).ok());
   supervisor_->on_signal(SIGTERM);
   run();
@@ -145,50 +145,6 @@ TEST_F(Supervising, WorkersThatEndWellAfterASignalSucceed) {
   run();
   EXPECT_TRUE(supervisor_->succeeded());
   EXPECT_NE(said_.find("SIGINT"), std::string::npos);
-}
-
-TEST(WorkerStart, ProgramThatIsNoProgramIsAnError) {
-  WorkerStart start{.command = {.path = "/etc/passwd", .argv = {"x"}}};
-  sigemptyset(&start.signal_mask);
-  absl::StatusOr<Worker> worker = Worker::start({}, start);
-  ASSERT_FALSE(worker.ok());
-  EXPECT_NE(worker.status().message().find("/etc/passwd"), absl::string_view::npos) << worker.status();
-}
-
-TEST(Guardian, GroupsItWasToldDieWithTheLauncher) {
-  Pipe pipe = *make_pipe();
-  std::optional<Guardian> guardian(*Guardian::start());
-  WorkerStart start{.command = {.path = "/bin/sh", .argv = {"sh", "-c", "sleep 1000; true"}},
-                    .environment = {"PATH=/usr/bin:/bin"},
-                    .stdout_fd = pipe.write_end.get(),
-                    .registration_fd = guardian->registration_fd()};
-  sigemptyset(&start.signal_mask);
-  absl::StatusOr<Worker> worker = Worker::start({}, start);
-  ASSERT_TRUE(worker.ok()) << worker.status();
-  pipe.write_end.reset();
-  guardian.reset();
-  char byte;
-  EXPECT_EQ(read_retrying(pipe.read_end.get(), &byte, 1), 0);
-}
-
-TEST(Guardian, GroupsItForgotLive) {
-  std::optional<Guardian> guardian(*Guardian::start());
-  Pipe pipe = *make_pipe();
-  WorkerStart start{.command = {.path = "/bin/sh", .argv = {"sh", "-c", "read line; exit 0"}},
-                    .environment = {"PATH=/usr/bin:/bin"},
-                    .stdin_fd = pipe.read_end.get(),
-                    .registration_fd = guardian->registration_fd()};
-  sigemptyset(&start.signal_mask);
-  absl::StatusOr<Worker> worker = Worker::start({}, start);
-  ASSERT_TRUE(worker.ok()) << worker.status();
-  guardian->release();
-  guardian.reset();
-  ASSERT_TRUE(write_all(pipe.write_end.get(), "x\n", 2));
-  int status = 0;
-  siginfo_t info{};
-  ASSERT_EQ(waitid(P_PID, worker->pid(), &info, WEXITED | WNOWAIT), 0);
-  worker->note_end();
-  EXPECT_TRUE(worker->ending().success()) << worker->ending().description() << status;
 }
 
 }  // namespace
