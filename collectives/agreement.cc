@@ -112,17 +112,8 @@ absl::Status agree(const Agreement& round, absl::string_view text, const Judge& 
   const absl::Duration left = std::max(round.deadline - Clock::system().now(), absl::Seconds(1));
   GRADWIRE_RETURN_IF_ERROR(round.store.try_set(rank_key(round.key, round.rank), text, left));
   if (round.rank == 0) {
-    Agreement watched = round;
-    if (round.refusable) {
-      watched.interrupted = [&round]() -> absl::Status {
-        if (round.interrupted != nullptr) GRADWIRE_RETURN_IF_ERROR(round.interrupted());
-        const absl::StatusOr<std::string> given =
-            round.store.try_get(verdict_key(round.key), absl::ZeroDuration());
-        return given.ok() ? from_text(*given) : absl::OkStatus();
-      };
-    }
     GRADWIRE_ASSIGN_OR_RETURN(const std::string verdict,
-                              publish(round.store, round.key, judge_all(watched, text, judge), left));
+                              publish(round.store, round.key, judge_all(round, text, judge), left));
     const absl::Status told = from_text(verdict);
     if (is_disagreement(told)) wait_until_heard(round);
     return told;
@@ -137,14 +128,6 @@ absl::Status agree(const Agreement& round, absl::string_view text, const Judge& 
   GRADWIRE_ASSIGN_OR_RETURN(const std::vector<int> ranks, look_who_is_missing(round));
   if (ranks.empty()) return absl::DeadlineExceededError("rank 0 came, and did not answer");
   return missing(round, ranks);
-}
-
-absl::StatusOr<bool> refuse_round(store::Store& store, absl::string_view key, const absl::Status& verdict,
-                                  absl::Duration patience) {
-  // An equal one may be there from before.
-  if (store.try_get(verdict_key(key), absl::ZeroDuration()).ok()) return false;
-  GRADWIRE_ASSIGN_OR_RETURN(const std::string given, publish(store, key, verdict, patience));
-  return given == to_text(verdict);
 }
 
 void forget(store::Store& store, absl::string_view key, int size) {

@@ -26,8 +26,6 @@ struct Agreement {
   std::function<absl::Status()> interrupted;
   // Missing ranks: all of them are named, or the first alone.
   bool name_all = true;
-  // refuse_round() may be called for it.
-  bool refusable = false;
 };
 
 // What rank 0 finds of another rank's text; its own is `first`.
@@ -35,11 +33,6 @@ using Judge = std::function<absl::Status(int rank, absl::string_view first, absl
 
 // Errors: the judge's, on every rank; DeadlineExceeded that names the ranks that did not come; the store's.
 absl::Status agree(const Agreement& round, absl::string_view text, const Judge& judge = nullptr);
-
-// Gives a refusable round this verdict, which all who wait in it, or come later, hear at once. False when it has one
-// already.
-absl::StatusOr<bool> refuse_round(store::Store& store, absl::string_view key, const absl::Status& verdict,
-                                  absl::Duration patience);
 
 // Removes what a round has left in the store. By one rank, when all have got their verdict.
 void forget(store::Store& store, absl::string_view key, int size);

@@ -10,7 +10,6 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "base/clock.h"
 #include "base/error.h"
@@ -18,7 +17,6 @@
 #include "collectives/backend_choice.h"
 #include "collectives/outside_group.h"
 #include "collectives/process_group_impl.h"
-#include "collectives/rank_claim.h"
 #include "collectives/rank_names.h"
 #include "store/init_method.h"
 #include "store/prefix_store.h"
@@ -78,39 +76,34 @@ absl::Status ask_launcher(const BackendEntry& entry, ProcessGroupOptions& option
   return absl::OkStatus();
 }
 
-// A name that the rendezvous of an rpc agent at the same address does not have: a job may have both.
+// A name that the rendezvous of an rpc agent at the same address, or in the same store, does not have: a job may have both.
 std::string rendezvous_name(const ProcessGroupOptions& options) {
   return absl::StrCat("process_group", options.group_name.empty() ? "" : " ", options.group_name);
 }
 
-// Finds the others; afterwards `options` has the store, rank and world size.
+// Finds the others; afterwards `options` has the rank and world size, and a store that is this world's alone.
 absl::Status find_place(const BackendEntry& entry, ProcessGroupOptions& options, absl::Time deadline) {
   if (options.store == nullptr) GRADWIRE_RETURN_IF_ERROR(ask_launcher(entry, options));
-  if (options.store != nullptr) return absl::OkStatus();
-  GRADWIRE_ASSIGN_OR_RETURN(
-      store::Rendezvous found,
-      store::rendezvous(options.init_method, options.rank, options.world_size,
-                        {.timeout = left_until(deadline), .group_name = rendezvous_name(options)}));
-  if (found.world_size <= 0) return absl::InvalidArgumentError("a process group has a fixed world size");
-  options.store = std::move(found.store);
-  options.rank = found.rank;
-  options.world_size = found.world_size;
+  // A group that has been destroyed keeps its store for as long as somebody has a pointer to it.
+  const store::RendezvousOptions how{
+      .timeout = left_until(deadline), .group_name = rendezvous_name(options), .again = true};
+  absl::StatusOr<store::Rendezvous> found =
+      options.store != nullptr
+          ? store::rendezvous(options.store, options.rank, options.world_size, how)
+          : store::rendezvous(options.init_method, options.rank, options.world_size, how);
+  GRADWIRE_RETURN_IF_ERROR(found.status());
+  if (found->world_size <= 0) return absl::InvalidArgumentError("a process group has a fixed world size");
+  options.store = std::move(found->store);
+  options.store->set_timeout(options.timeout);
+  options.rank = found->rank;
+  options.world_size = found->world_size;
   return absl::OkStatus();
-}
-
-// Keys of the worlds of this name alone: others may use the store.
-std::shared_ptr<store::Store> store_of_name(const ProcessGroupOptions& options) {
-  const std::string name = absl::StrReplaceAll(options.group_name, {{"%", "%25"}, {"/", "%2F"}});
-  auto own = std::make_shared<store::PrefixStore>(absl::StrCat("process_group/", name), options.store);
-  own->set_timeout(options.timeout);
-  return own;
 }
 
 // "name=value" lines: what must be alike on all ranks.
 std::string describe(const BackendChoice& choice, const ProcessGroupOptions& options) {
   std::vector<std::string> lines = {absl::StrCat("version=", kProtocolVersion),
                                     absl::StrCat("backend=", to_string(choice)),
-                                    absl::StrCat("world_size=", options.world_size),
                                     absl::StrCat("check_consistency=", options.check_consistency)};
   for (const auto& [name, value] : options.options)
     lines.push_back(absl::StrCat("option ", name, "=", value));
@@ -150,21 +143,16 @@ absl::StatusOr<std::unique_ptr<GroupBackend>> make_together(const BackendChoice&
   return backend;
 }
 
-// The round by which the ranks of a world come together.
-constexpr char kMembers[] = "members";
-
 // The rest of join(), when this rank has its place.
 absl::StatusOr<std::shared_ptr<ProcessGroup>> meet(ProcessGroupOptions options, const BackendChoice& choice,
-                                                   const std::shared_ptr<store::Store>& store,
                                                    absl::Time deadline) {
+  const std::shared_ptr<store::Store> store = options.store;
   Agreement round{.store = *store,
-                  .key = kMembers,
+                  .key = "members",
                   .rank = options.rank,
                   .size = options.world_size,
-                  .deadline = deadline,
-                  .refusable = true};
+                  .deadline = deadline};
   GRADWIRE_RETURN_IF_ERROR(agree(round, describe(choice, options), &compare_lines));
-  round.refusable = false;
 
   GroupParts parts;
   parts.name = options.group_name.empty() ? "world" : options.group_name;
@@ -192,11 +180,7 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> join(ProcessGroupOptions options) 
   GRADWIRE_ASSIGN_OR_RETURN(const BackendChoice choice, choose_backend(options.backend));
   const absl::Time deadline = deadline_of(options.timeout);
   GRADWIRE_RETURN_IF_ERROR(find_place(*find_backend(choice.kind), options, deadline));
-  GRADWIRE_ASSIGN_OR_RETURN(const RankClaim claim,
-                            RankClaim::take(store_of_name(options), options.rank, kMembers));
-  absl::StatusOr<std::shared_ptr<ProcessGroup>> group =
-      meet(std::move(options), choice, claim.world(), deadline);
-  return group.ok() ? std::move(group) : claim.release(group.status());
+  return meet(std::move(options), choice, deadline);
 }
 
 // The members of a group, ascending. InvalidArgument for what cannot be a list of them.

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/error.h"
+#include "base/host.h"
 #include "store/init_internal.h"
 #include "store/prefix_store.h"
 #include "store/process_place.h"
@@ -48,7 +49,7 @@ absl::StatusOr<Rendezvous> init_env(InitRequest request) {
 
   std::vector<std::string> missing;
   if (!environment_variable("MASTER_PORT").has_value()) missing.push_back("MASTER_PORT");
-  if (!host.has_value() && request.rank == 0 && !launcher_hosts) host = own_host_name();
+  if (!host.has_value() && request.rank == 0 && !launcher_hosts) host = host_name();
   if (!host.has_value()) missing.push_back("MASTER_ADDR");
   // In an open group ranks may be assigned.
   if (request.rank == kUnknownRank && request.world_size != 0) missing.push_back(place.rank);
@@ -69,7 +70,6 @@ absl::StatusOr<Rendezvous> init_env(InitRequest request) {
   }
   int round = kNoRound;
   GRADWIRE_RETURN_IF_ERROR(read_number("GRADWIRE_ROUND", round));
-  request.store_outlives_group = true;
   GRADWIRE_ASSIGN_OR_RETURN(std::shared_ptr<Store> store,
                             TcpStore::open(endpoint.host, endpoint.port, {.timeout = request.left()}));
   // One store may serve every start of the job's workers; each has keys of its own. Our launcher counts rounds, of

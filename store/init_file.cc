@@ -16,7 +16,9 @@ absl::StatusOr<Rendezvous> init_file(const InitRequest& request) {
     return absl::NotFoundError(absl::StrCat(store.status().message(), "; its directory must exist"));
   }
   if (!store.ok()) return store.status();
-  return join_group(*std::move(store), request);
+  InitRequest joining = request;
+  joining.store_is_forgotten = true;
+  return join_group(*std::move(store), joining);
 }
 
 }  // namespace gradwire::store

@@ -20,8 +20,8 @@ struct InitRequest {
   // Told apart from the group name, which a user chooses: restarts of a launcher that keeps one store for
   // all.
   std::string attempt;
-  // The store is hosted by nobody of the group (a launcher), so the same group may form in it again.
-  bool store_outlives_group = false;
+  // The store is begun afresh by whoever finds nobody else at it.
+  bool store_is_forgotten = false;
 
   absl::Duration left() const;
 };
@@ -29,11 +29,7 @@ struct InitRequest {
 // The rank and world size must be possible together. InvalidArgument.
 absl::Status check_rank(const InitRequest& request);
 
-// This machine's own name.
-std::string own_host_name();
-
-// What every method does once it has a store: agrees on the world size, claims or assigns the rank, waits for
-// the others, and narrows the store down to the group.
+// What every method does once it has a store: finds the others in it (store/roll_call.h), and narrows it down to the group.
 absl::StatusOr<Rendezvous> join_group(std::shared_ptr<Store> store, const InitRequest& request);
 
 // The TcpStore at `endpoint`, hosted here if that is this process's part: rank 0, or, with the rank unknown,

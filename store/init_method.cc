@@ -22,6 +22,11 @@ absl::StatusOr<Rendezvous> run(const InitRequest& request) {
   }
 }
 
+absl::Time deadline_of(const RendezvousOptions& options) {
+  return options.timeout == absl::InfiniteDuration() ? absl::InfiniteFuture()
+                                                     : Clock::system().now() + options.timeout;
+}
+
 }  // namespace
 
 absl::StatusOr<Rendezvous> rendezvous(absl::string_view init_method, int rank, int world_size,
@@ -32,10 +37,23 @@ absl::StatusOr<Rendezvous> rendezvous(absl::string_view init_method, int rank, i
   request.world_size =
       world_size != kUnknownWorldSize ? world_size : request.url.world_size.value_or(kUnknownWorldSize);
   request.options = options;
-  request.deadline = options.timeout == absl::InfiniteDuration() ? absl::InfiniteFuture()
-                                                                 : Clock::system().now() + options.timeout;
+  request.deadline = deadline_of(options);
   absl::StatusOr<Rendezvous> result = run(request);
   if (!result.ok()) return with_context(result.status(), absl::StrCat("rendezvous by ", init_method));
+  return result;
+}
+
+absl::StatusOr<Rendezvous> rendezvous(std::shared_ptr<Store> store, int rank, int world_size,
+                                      const RendezvousOptions& options) {
+  InitRequest request;
+  request.rank = rank;
+  request.world_size = world_size;
+  request.options = options;
+  request.deadline = deadline_of(options);
+  GRADWIRE_RETURN_IF_ERROR(check_rank(request));
+  const std::string where = store->description();
+  absl::StatusOr<Rendezvous> result = join_group(std::move(store), request);
+  if (!result.ok()) return with_context(result.status(), absl::StrCat("rendezvous in the ", where));
   return result;
 }
 

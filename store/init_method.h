@@ -24,6 +24,9 @@ struct RendezvousOptions {
   absl::Duration timeout = absl::Seconds(300);
   // Groups of different names at one address do not see one another.
   std::string group_name;
+  // A process that has a rank of such a group may come as that rank again, to the next group: otherwise that is an error
+  // until it has given the first one's store back.
+  bool again = false;
 };
 
 inline constexpr int kUnknownRank = -1;
@@ -41,13 +44,18 @@ inline constexpr int kUnknownWorldSize = -1;
 // An argument wins over the environment and over "?rank=..&world_size=.." at the end of the method.
 // docs/store.md says more of each.
 //
-// Errors: InvalidArgument for a method, rank or world size that cannot be right, for what is missing (all of
-// it, in one message), for a rank that two processes claim and for world sizes that differ (both are named);
-// NotFound for a directory that does not exist; FailedPrecondition for a port that is taken or a group that
-// is full; Unavailable for a host that cannot be reached; DeadlineExceeded that names the ranks that did not
-// come.
+// Errors, of which those that concern the group are told at once to all its processes, before it is complete, and after
+// that to who comes in excess: InvalidArgument for a method, rank or world size that cannot be right, for what is
+// missing (all of it, in one message), and for world sizes that differ; AlreadyExists for a rank that two processes
+// claim; each names both processes. NotFound for a directory that does not exist; FailedPrecondition for a port that is
+// taken or a group that is full; Unavailable for a host that cannot be reached; DeadlineExceeded that names the ranks
+// that did not come.
 absl::StatusOr<Rendezvous> rendezvous(absl::string_view init_method, int rank = kUnknownRank,
                                       int world_size = kUnknownWorldSize,
+                                      const RendezvousOptions& options = {});
+
+// The same for processes that share a store already. It may hold other keys.
+absl::StatusOr<Rendezvous> rendezvous(std::shared_ptr<Store> store, int rank, int world_size,
                                       const RendezvousOptions& options = {});
 
 }  // namespace gradwire::store

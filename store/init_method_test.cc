@@ -1,16 +1,21 @@
 #include "store/init_method.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
+#include <optional>
 #include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/error.h"
+#include "base/free_port.h"
 #include "base/random_id.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "store/init_url.h"
 #include "store/tcp_store.h"
 #include "store/tcp_store_server.h"
 
@@ -20,9 +25,7 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-constexpr absl::Duration kPatience = absl::Seconds(60);
-
-int free_port() { return value_or_throw(TcpStoreServer::start({.host = "localhost"}))->port(); }
+constexpr absl::Duration kPatience = absl::Seconds(20);
 
 struct Member {
   std::string method;
@@ -146,8 +149,8 @@ TEST(InitEnv, RoundsOfTheLauncherDoNotMix) {
     ++world_size;
   }
   TcpStore direct("localhost", launcher->port());
-  EXPECT_EQ(direct.get("round_0/rendezvous//world_size"), "2");
-  EXPECT_EQ(direct.get("round_1/rendezvous//world_size"), "3");
+  EXPECT_EQ(direct.get("round_0/rendezvous//0/world_size"), "2");
+  EXPECT_EQ(direct.get("round_1/rendezvous//0/world_size"), "3");
 }
 
 TEST(InitEnv, RoundThatIsNoNumberIsNamed) {
@@ -233,7 +236,7 @@ TEST(InitTcp, RankThatDoesNotComeIsNamed) {
   const absl::Status status =
       rendezvous(method, 0, 2, {.timeout = absl::Milliseconds(200), .group_name = ""}).status();
   EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
-  EXPECT_THAT(std::string(status.message()), HasSubstr("rank/1"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("rank 1 did not arrive"));
 }
 
 TEST(InitTcp, OpenGroupWaitsForNobody) {
@@ -277,9 +280,9 @@ TEST_F(InitFile, ContradictingMembersAreTold) {
   ASSERT_TRUE(open.ok()) << open.status();
   const absl::Status size = rendezvous(method_, 1, 5).status();
   EXPECT_TRUE(absl::IsInvalidArgument(size)) << size;
-  EXPECT_THAT(std::string(size.message()), AllOf(HasSubstr("is 5"), HasSubstr("said 1")));
+  EXPECT_THAT(std::string(size.message()), AllOf(HasSubstr("world_size=5"), HasSubstr("world_size=1")));
   const absl::Status rank = rendezvous(method_, 0, 1).status();
-  EXPECT_TRUE(absl::IsInvalidArgument(rank)) << rank;
+  EXPECT_TRUE(absl::IsAlreadyExists(rank)) << rank;
   EXPECT_THAT(std::string(rank.message()), HasSubstr("rank 0"));
   const absl::Status full = rendezvous(method_, -1, 1).status();
   EXPECT_FALSE(full.ok());
@@ -330,6 +333,103 @@ TEST_P(InitMulticast, OpenGroupIsFoundByLatecomers) {
 INSTANTIATE_TEST_SUITE_P(Families, InitMulticast, testing::Values("239.255.77.1", "[ff15::4757:1]"),
                          [](const auto& info) { return info.index == 0 ? "Ipv4" : "Ipv6"; });
 
+// How the members of a group find one another, and where: another place for each test.
+struct Meeting {
+  std::string name;
+  InitUrl::Kind kind;
+  bool ranks_are_given = true;
+};
+
+class InitMeeting : public testing::TestWithParam<Meeting> {
+ protected:
+  InitMeeting() {
+    if (GetParam().kind == InitUrl::Kind::kEnv) {
+      environment_.emplace(std::vector<std::pair<const char*, std::string>>{
+          {"MASTER_ADDR", "localhost"}, {"MASTER_PORT", absl::StrCat(port_)}});
+    }
+  }
+  ~InitMeeting() override { std::filesystem::remove(path_); }
+
+  std::string method() const {
+    switch (GetParam().kind) {
+      case InitUrl::Kind::kEnv:
+        return "env://";
+      case InitUrl::Kind::kTcp:
+        return absl::StrCat("tcp://localhost:", port_);
+      case InitUrl::Kind::kMulticast:
+        return absl::StrCat("tcp://239.255.77.1:", port_);
+      default:
+        return absl::StrCat("file://", path_);
+    }
+  }
+
+  Member member(int rank, int world_size) const {
+    return {method(),
+            GetParam().ranks_are_given ? rank : kUnknownRank,
+            world_size,
+            {.timeout = kPatience, .group_name = "world"}};
+  }
+
+  static absl::Status come_extra(const Member& member) {
+    return rendezvous(member.method, member.rank, member.world_size, member.options).status();
+  }
+
+  const int port_ = free_port();
+  const std::string path_ = absl::StrCat(testing::TempDir(), "/init-", random_id());
+  std::optional<Environment> environment_;
+  // What is told at once is told long before anybody's time is over.
+  const absl::Time soon_ = absl::Now() + kPatience / 2;
+};
+
+TEST_P(InitMeeting, WorldSizesThatDifferAreToldToAll) {
+  for (const int first : {2, 3}) {
+    for (const auto& result : meet({member(0, first), member(1, 5 - first)})) {
+      EXPECT_TRUE(absl::IsInvalidArgument(result.status())) << result.status();
+      EXPECT_THAT(std::string(result.status().message()),
+                  AllOf(HasSubstr("world size"), HasSubstr("2"), HasSubstr("3")));
+    }
+    EXPECT_LT(absl::Now(), soon_);
+  }
+}
+
+TEST_P(InitMeeting, RankThatTwoClaimIsToldToAll) {
+  if (!GetParam().ranks_are_given) GTEST_SKIP() << "ranks are assigned";
+  for (const auto& result : meet({member(0, 3), member(1, 3), member(1, 3)})) {
+    EXPECT_TRUE(absl::IsAlreadyExists(result.status())) << result.status();
+    EXPECT_THAT(std::string(result.status().message()),
+                AllOf(HasSubstr("rank 1"), HasSubstr(absl::StrCat("process ", getpid(), " on "))));
+  }
+  EXPECT_LT(absl::Now(), soon_);
+}
+
+TEST_P(InitMeeting, ExtraProcessOfACompleteGroupIsToldAtOnce) {
+  const std::vector<absl::StatusOr<Rendezvous>> group = meet({member(0, 2), member(1, 2)});
+  for (const auto& result : group) ASSERT_TRUE(result.ok()) << result.status();
+  for (const int rank : {0, 1}) {
+    const absl::Status same = come_extra(member(rank, 2));
+    EXPECT_EQ(same.code(), GetParam().ranks_are_given ? absl::StatusCode::kAlreadyExists
+                                                      : absl::StatusCode::kFailedPrecondition)
+        << same;
+    EXPECT_THAT(std::string(same.message()), HasSubstr(absl::StrCat("process ", getpid(), " on ")));
+  }
+  const absl::Status larger = come_extra(member(2, 3));
+  EXPECT_TRUE(absl::IsInvalidArgument(larger)) << larger;
+  EXPECT_THAT(std::string(larger.message()), AllOf(HasSubstr("2"), HasSubstr("3")));
+  EXPECT_LT(absl::Now(), soon_);
+  group[0]->store->set("key", "the group goes on");
+  EXPECT_EQ(group[1]->store->get("key"), "the group goes on");
+}
+
+INSTANTIATE_TEST_SUITE_P(Methods, InitMeeting,
+                         testing::Values(Meeting{"Env", InitUrl::Kind::kEnv},
+                                         Meeting{"Tcp", InitUrl::Kind::kTcp},
+                                         Meeting{"TcpWithoutRanks", InitUrl::Kind::kTcp, false},
+                                         Meeting{"File", InitUrl::Kind::kFile},
+                                         Meeting{"FileWithoutRanks", InitUrl::Kind::kFile, false},
+                                         Meeting{"Multicast", InitUrl::Kind::kMulticast},
+                                         Meeting{"MulticastWithoutRanks", InitUrl::Kind::kMulticast, false}),
+                         [](const auto& info) { return info.param.name; });
+
 TEST(InitMethod, WhatCannotBeIsInvalid) {
   for (const char* method :
        {"", "http://x:1", "tcp://x", "tcp://x:0", "tcp://x:99999", "tcp://:1", "tcp://::1:1", "file://",
@@ -338,6 +438,7 @@ TEST(InitMethod, WhatCannotBeIsInvalid) {
   }
   EXPECT_TRUE(absl::IsInvalidArgument(rendezvous("tcp://localhost:1", 2, 2).status()));
   EXPECT_TRUE(absl::IsInvalidArgument(rendezvous("tcp://localhost:1", 0).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(rendezvous("tcp://localhost:1", 0, 100'000).status()));
 }
 
 }  // namespace

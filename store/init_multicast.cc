@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/host.h"
 #include "base/random_id.h"
 #include "store/init_internal.h"
 #include "store/multicast_election.h"
@@ -41,10 +42,11 @@ class Announcer {
   absl::StatusOr<MulticastElection::Decision> wait_for_decision(const InitRequest& request) {
     MutexLock lock(mutex_);
     while (true) {
-      if (std::optional<int> other = election_.contradiction(); other.has_value()) {
-        return absl::InvalidArgumentError(absl::StrCat("this process says that the world size is ",
-                                                       request.world_size, ", another one of the group said ",
-                                                       *other));
+      if (const auto other = election_.contradiction(); other.has_value()) {
+        return absl::InvalidArgumentError(absl::StrCat("the world sizes differ: this process, on ",
+                                                       host_name(), ", says world_size=", request.world_size,
+                                                       ", one at ", other->host,
+                                                       " says world_size=", other->world_size));
       }
       const absl::Time now = clock_.now();
       if (auto decision = election_.decide(now); decision.has_value()) return *decision;
@@ -63,7 +65,7 @@ class Announcer {
     election_.forget(candidate);
   }
 
-  // From now on it only answers those that look for an open group's store.
+  // From now on it only answers those that look for the group's store.
   void settle() {
     MutexLock lock(mutex_);
     election_.settle();
@@ -116,7 +118,8 @@ class Announcer {
   std::thread thread_;  // Last: it uses the rest.
 };
 
-// An open group's store, on the process that hosts it: newcomers can ask for it as long as it lives.
+// A group's store, on the process that hosts it: newcomers can ask for it as long as it lives, and processes that come in
+// excess of a world size are told so there.
 struct HostedStore {
   std::shared_ptr<Store> store;
   std::unique_ptr<Announcer> announcer;
@@ -132,23 +135,27 @@ absl::StatusOr<Rendezvous> init_multicast(const InitRequest& request) {
   GRADWIRE_ASSIGN_OR_RETURN(std::unique_ptr<MulticastSocket> socket,
                             MulticastSocket::open(request.url.endpoint));
   // Everyone offers a store; all but one are closed again.
-  GRADWIRE_ASSIGN_OR_RETURN(
-      std::shared_ptr<TcpStore> own,
-      TcpStore::open(own_host_name(), 0, {.is_master = true, .timeout = request.left()}));
+  GRADWIRE_ASSIGN_OR_RETURN(std::shared_ptr<TcpStore> own,
+                            TcpStore::open(host_name(), 0, {.is_master = true, .timeout = request.left()}));
   auto announcer = std::make_unique<Announcer>(std::move(socket), request, own->port());
   while (true) {
     GRADWIRE_ASSIGN_OR_RETURN(const MulticastElection::Decision decision,
                               announcer->wait_for_decision(request));
-    if (decision.self && request.world_size == 0) {
+    if (decision.self) {
       announcer->settle();
       auto hosted = std::make_shared<HostedStore>(HostedStore{own, std::move(announcer)});
       return join_group(std::shared_ptr<Store>(hosted, own.get()), request);
     }
-    if (decision.self) return join_group(std::move(own), request);
     absl::StatusOr<std::shared_ptr<TcpStore>> other = TcpStore::open(
         decision.endpoint.host, decision.endpoint.port, {.timeout = std::min(request.left(), kDialTime)});
-    if (other.ok()) return join_group(*std::move(other), request);
-    if (Clock::system().now() >= request.deadline) return other.status();
+    absl::Status status = other.status();
+    if (other.ok()) {
+      absl::StatusOr<Rendezvous> joined = join_group(*std::move(other), request);
+      // The store of a group that has just ended may go while this process waits there for the next one.
+      if (!absl::IsUnavailable(joined.status())) return joined;
+      status = joined.status();
+    }
+    if (Clock::system().now() >= request.deadline) return status;
     announcer->forget(decision.candidate);
   }
 }

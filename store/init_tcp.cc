@@ -1,7 +1,3 @@
-#include <netdb.h>
-#include <sys/socket.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <map>
 #include <memory>
@@ -12,33 +8,18 @@
 #include "base/mutex.h"
 #include "store/init_internal.h"
 #include "store/tcp_store.h"
+#include "store/this_machine.h"
 
 namespace gradwire::store {
 namespace {
-
-// Whether `host` is an address of this machine: whether a socket can be bound to it.
-bool is_here(const std::string& host) {
-  if (is_loopback(host)) return true;
-  addrinfo hints = {};
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* found = nullptr;
-  if (getaddrinfo(host.c_str(), nullptr, &hints, &found) != 0) return false;
-  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owned(found, &freeaddrinfo);
-  for (const addrinfo* entry = found; entry != nullptr; entry = entry->ai_next) {
-    const int fd = socket(entry->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (fd < 0) continue;
-    const bool bound = bind(fd, entry->ai_addr, entry->ai_addrlen) == 0;  // With port 0: any.
-    close(fd);
-    if (bound) return true;
-  }
-  return false;
-}
 
 // How long a store that holds a port of this machine may take to answer.
 constexpr absl::Duration kAnswerTime = absl::Seconds(10);
 
 // The stores that this process hosts, by port, so that whoever joins one of them here keeps it alive: groups of two names
-// at one address end in any order.
+// at one address, or an agent and a process group, end in any order. They come from calls that know nothing of each other
+// but the address, and have no object in common that could own this; and a port is the process's, whoever asks for it.
+// The table itself keeps nothing alive.
 class HostedStores {
  public:
   static HostedStores& instance() {
@@ -77,7 +58,8 @@ struct JoinedHere {
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<Store>> open_tcp_store(const InitRequest& request, const Endpoint& endpoint) {
-  const bool may_host = request.rank == 0 || (request.rank == kUnknownRank && is_here(endpoint.host));
+  const bool may_host =
+      request.rank == 0 || (request.rank == kUnknownRank && is_this_machine(endpoint.host).value_or(false));
   if (!may_host) return TcpStore::open(endpoint.host, endpoint.port, {.timeout = request.left()});
   absl::StatusOr<std::shared_ptr<Store>> hosted = HostedStores::instance().host(endpoint, request.left());
   if (!absl::IsFailedPrecondition(hosted.status())) return hosted;

@@ -35,7 +35,7 @@ bool MulticastElection::observe(absl::string_view datagram, const std::string& s
   if (heard.candidate() == 0 || heard.candidate() == candidate_) return false;
   if (heard.port() < 1 || heard.port() > 65535 || heard.world_size() < 0) return false;
   if (heard.world_size() != world_size_) {
-    contradiction_ = heard.world_size();
+    contradiction_ = {sender, heard.world_size()};
     return true;
   }
   if (auto found = others_.find(heard.candidate()); found != others_.end()) {
@@ -52,15 +52,15 @@ std::optional<MulticastElection::Decision> MulticastElection::decide(absl::Time 
   for (auto it = others_.begin(); it != others_.end();) {
     it = now - it->second.heard > kForgetAfter ? others_.erase(it) : std::next(it);
   }
+  for (const auto& [candidate, other] : others_) {
+    if (other.settled) return Decision{.self = false, .endpoint = other.endpoint, .candidate = candidate};
+  }
   const bool lowest = others_.empty() || candidate_ < others_.begin()->first;
   if (world_size_ > 0) {
     if (known() < world_size_) return std::nullopt;
     if (lowest) return Decision{.self = true, .endpoint = {}, .candidate = candidate_};
     return Decision{
         .self = false, .endpoint = others_.begin()->second.endpoint, .candidate = others_.begin()->first};
-  }
-  for (const auto& [candidate, other] : others_) {
-    if (other.settled) return Decision{.self = false, .endpoint = other.endpoint, .candidate = candidate};
   }
   if (now - start_ < kListenTime || !lowest) return std::nullopt;
   return Decision{.self = true, .endpoint = {}, .candidate = candidate_};

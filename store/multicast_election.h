@@ -15,9 +15,9 @@ namespace gradwire::store {
 // Which of the processes that announce themselves hosts the group's store. A state machine without sockets or
 // clock: datagrams and times in, a decision out.
 //
-// Fixed world size N: once N candidates (this one counts) are known, the lowest number hosts. All N are
-// needed, so all see the same set. Open group: a candidate that says it is settled hosts; if none has been
-// heard for kListenTime, the lowest of those heard settles.
+// A candidate that says it is settled hosts. Until there is one: with a fixed world size N, once N candidates (this one
+// counts) are known, the lowest number settles; all N are needed, so all see the same set. In an open group, if none has
+// been heard for kListenTime, the lowest of those heard settles.
 //
 // A candidate that has not been heard for kForgetAfter is forgotten. Not thread-safe.
 class MulticastElection {
@@ -41,11 +41,15 @@ class MulticastElection {
   std::optional<Decision> decide(absl::Time now);
   // The decision led nowhere.
   void forget(uint64_t candidate) { others_.erase(candidate); }
-  // This process hosts an open group.
+  // This process hosts the group.
   void settle() { settled_ = true; }
 
-  // The world size that another member says, if it is not this one's.
-  std::optional<int> contradiction() const { return contradiction_; }
+  // Another member, which says another world size.
+  struct Contradiction {
+    std::string host;
+    int world_size = 0;
+  };
+  const std::optional<Contradiction>& contradiction() const { return contradiction_; }
   int known() const { return static_cast<int>(others_.size()) + 1; }
 
  private:
@@ -62,7 +66,7 @@ class MulticastElection {
   const absl::Time start_;
 
   absl::btree_map<uint64_t, Candidate> others_;
-  std::optional<int> contradiction_;
+  std::optional<Contradiction> contradiction_;
   bool settled_ = false;
 };
 

@@ -47,7 +47,21 @@ TEST(MulticastElection, StrangersAndGarbageAreIgnored) {
 TEST(MulticastElection, ContradictingWorldSizeIsKept) {
   MulticastElection five = member(2, 5);
   EXPECT_TRUE(five.observe(member(3, 7).announcement(), "h", kStart));
-  EXPECT_EQ(five.contradiction(), 3);
+  ASSERT_TRUE(five.contradiction().has_value());
+  EXPECT_EQ(five.contradiction()->world_size, 3);
+  EXPECT_EQ(five.contradiction()->host, "h");
+}
+
+// It comes in excess, or late.
+TEST(MulticastElection, SettledMemberOfACompleteGroupHosts) {
+  MulticastElection settled = member(3, 9);
+  settled.settle();
+  MulticastElection five = member(3, 5);
+  EXPECT_TRUE(five.observe(settled.announcement(), "h", kStart));
+  const auto decision = five.decide(kStart);
+  ASSERT_TRUE(decision.has_value());
+  EXPECT_FALSE(decision->self);
+  EXPECT_EQ(decision->candidate, 9);
 }
 
 TEST(MulticastElection, MemberThatFellSilentIsForgotten) {

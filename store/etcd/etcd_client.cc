@@ -37,7 +37,11 @@ std::string addresses(const std::vector<EtcdMember>& members) {
 }  // namespace
 
 absl::Status EtcdClient::call(absl::Time deadline, const Attempt& attempt, bool* unsure) {
-  return call_until(std::max(deadline, clock_.now() + kLeastCallTime), attempt, unsure);
+  return call_until(with_least_time(deadline), attempt, unsure);
+}
+
+absl::Time EtcdClient::with_least_time(absl::Time deadline) const {
+  return std::max(deadline, clock_.now() + kLeastCallTime);
 }
 
 absl::Status EtcdClient::call_until(absl::Time deadline, const Attempt& attempt, bool* unsure) {

@@ -46,6 +46,8 @@ class EtcdClient {
   // Asks one member once; when it fails, the next is asked next time.
   grpc::Status call_once(absl::Time deadline, const Attempt& attempt, std::string* address = nullptr);
 
+  // `deadline`, or a second from now if that is later.
+  absl::Time with_least_time(absl::Time deadline) const;
   // An answer that cannot be right.
   absl::Status no_etcd_here(absl::string_view why) const;
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "base/error.h"
 #include "base/log.h"
 
@@ -39,11 +40,32 @@ EtcdLease::~EtcdLease() {
 }
 
 absl::StatusOr<int64_t> EtcdLease::id(absl::Time deadline) {
-  MutexLock granting(granting_);
   {
     MutexLock lock(mutex_);
+    const absl::Time start = clock_.now();
+    const absl::Time until = client_.with_least_time(deadline);
+    while (id_ == 0 && granting_) {
+      const absl::Time now = clock_.now();
+      if (now >= until) {
+        return absl::DeadlineExceededError(
+            absl::StrCat("the ", name_, " got no lease for its keys within ",
+                         absl::FormatDuration(absl::Trunc(now - start, absl::Milliseconds(1))),
+                         ": another call is asking etcd for one"));
+      }
+      clock_.wait_until(mutex_, wake_, until);
+    }
     if (id_ != 0) return id_;
+    granting_ = true;
   }
+  const absl::StatusOr<int64_t> granted = grant(deadline);
+  MutexLock lock(mutex_);
+  granting_ = false;
+  if (granted.ok()) id_ = *granted;
+  wake_.notify_all();
+  return granted;
+}
+
+absl::StatusOr<int64_t> EtcdLease::grant(absl::Time deadline) {
   etcdserverpb::LeaseGrantRequest request;
   request.set_ttl(absl::ToInt64Seconds(ttl_));
   etcdserverpb::LeaseGrantResponse response;
@@ -54,10 +76,7 @@ absl::StatusOr<int64_t> EtcdLease::id(absl::Time deadline) {
         return member.lease->LeaseGrant(&context, request, &response);
       }));
   if (response.id() == 0) return client_.no_etcd_here("it granted a lease without a number");
-  MutexLock lock(mutex_);
-  id_ = response.id();
-  wake_.notify_all();
-  return id_;
+  return response.id();
 }
 
 void EtcdLease::lost(int64_t id) {

@@ -24,12 +24,14 @@ class EtcdLease {
   EtcdLease(EtcdClient& client, absl::Duration ttl, std::string name, Clock& clock);
   ~EtcdLease();
 
-  // Asks etcd for a lease if there is none. Never 0.
+  // Asks etcd for a lease if there is none, or waits for another call that asks. Never 0. However short, the deadline
+  // leaves a second. Errors are EtcdClient::call()'s.
   absl::StatusOr<int64_t> id(absl::Time deadline);
   // etcd said that it knows no such lease.
   void lost(int64_t id);
 
  private:
+  absl::StatusOr<int64_t> grant(absl::Time deadline);
   void run();
   // False: etcd did not answer, so that it is to be asked again soon.
   bool keep_alive(int64_t id);
@@ -39,12 +41,11 @@ class EtcdLease {
   const std::string name_;
   Clock& clock_;
 
-  // Held while a lease is asked for, so that two calls do not get two.
-  Mutex granting_;
-
   Mutex mutex_;
   CondVar wake_;
   int64_t id_ ABSL_GUARDED_BY(mutex_) = 0;  // 0: none.
+  // A call asks for a lease, so that no other gets a second one.
+  bool granting_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   // The thread's call under way.
   grpc::ClientContext* context_ ABSL_GUARDED_BY(mutex_) = nullptr;

@@ -27,7 +27,7 @@ class EtcdProcess {
 
   std::string endpoint() const;
   int port() const { return port_; }
-  // At once, as if the power had gone. What it answered is on disk.
+  // At once. What it answered is written.
   void kill();
   // As an administrator would.
   void terminate();

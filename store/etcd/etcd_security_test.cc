@@ -50,7 +50,7 @@ std::vector<std::string> tls_flags(const Certificates& certificates) {
 }
 
 absl::Status open_and_use(const std::string& endpoint, EtcdSecurity security,
-                          absl::Duration timeout = absl::Seconds(2)) {
+                          absl::Duration timeout = absl::Seconds(6)) {
   const auto store =
       EtcdStore::open({endpoint}, "job", {.timeout = timeout, .security = std::move(security)});
   if (!store.ok()) return store.status();

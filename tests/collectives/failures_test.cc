@@ -44,7 +44,7 @@ TEST_P(Failures, AKilledRankEndsTheOperationOnAllSurvivors) {
 }
 
 TEST_P(Failures, ATimeoutNamesThoseThatDidNotCome) {
-  const RankProcesses ranks({.size = 3, .world = world(), .timeout = absl::Seconds(2)},
+  const RankProcesses ranks({.size = 3, .world = world(), .timeout = absl::Seconds(6)},
                             [](ProcessGroup& group, std::FILE* says) {
                               at::Tensor tensor = at::ones({1000});
                               group.all_reduce(tensor);

@@ -9,6 +9,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/free_port.h"
 #include "collectives/functions.h"
 #include "collectives/testing/local_backend.h"
 #include "collectives/world.h"
@@ -21,15 +22,14 @@
 namespace gradwire::collectives {
 namespace {
 
+// How one rank of a world finds the others.
+using Place = std::function<ProcessGroupOptions(int rank, int size)>;
+
 // Joins a world and sees that nobody of another is in it.
-void join(const std::string& method, int rank, int size, const std::string& name, int64_t brought,
-          absl::Duration timeout = absl::Minutes(1)) {
-  const bool by_environment = method == "env://";
-  const auto group = init_process_group({.init_method = method,
-                                         .timeout = timeout,
-                                         .world_size = by_environment ? -1 : size,
-                                         .rank = by_environment ? -1 : rank,
-                                         .group_name = name});
+void join(const Place& place, int rank, int size, const std::string& name, int64_t brought) {
+  ProcessGroupOptions options = place(rank, size);
+  options.group_name = name;
+  const auto group = init_process_group(options);
   const at::Tensor tensor = at::full({1}, brought, at::kLong);
   group->all_reduce(tensor);
   expect_equal(tensor, at::full({1}, brought * size, at::kLong), "the sum over the world " + name);
@@ -45,88 +45,127 @@ void expect_done(const RankProcesses& ranks) {
   for (int rank = 0; rank < ranks.size(); ++rank) EXPECT_EQ(ranks.line(rank), "done\n") << "process " << rank;
 }
 
+Place by(const std::string& method, bool ranks_are_given) {
+  return [=](int rank, int size) {
+    return ProcessGroupOptions{
+        .init_method = method, .world_size = size, .rank = ranks_are_given ? rank : -1};
+  };
+}
+
+Place by_environment() {
+  return [port = free_port()](int rank, int size) {
+    set_environment(port, rank, size);
+    return ProcessGroupOptions{};
+  };
+}
+
+Place by_store() {
+  return [path = file_method().substr(std::string("file://").size())](int rank, int size) {
+    return ProcessGroupOptions{
+        .world_size = size, .rank = rank, .store = std::make_shared<store::FileStore>(path)};
+  };
+}
+
 struct Method {
   std::string name;
-  std::string (*make)();
-  bool ranks_are_given;
+  Place (*make)();
+  bool ranks_are_given = true;
 };
 
 class InitMethods : public ::testing::TestWithParam<Method> {};
 
 TEST_P(InitMethods, ThreeProcessesAreAWorld) {
-  const std::string method = GetParam().make();
+  const Place place = GetParam().make();
   const RankProcesses ranks(3, [&](int rank, std::FILE* says) {
-    join(method, GetParam().ranks_are_given ? rank : -1, 3, "", 7);
+    join(place, rank, 3, "", 7);
     stay(says);
   });
   expect_done(ranks);
 }
 
 TEST_P(InitMethods, WorldsOfTwoNamesAtOneAddressDoNotMix) {
-  const std::string method = GetParam().make();
+  const Place place = GetParam().make();
   const RankProcesses ranks(4, [&](int process, std::FILE* says) {
     const int world = process % 2;
-    join(method, GetParam().ranks_are_given ? process / 2 : -1, 2, world == 0 ? "red" : "red/1", 10 + world);
+    join(place, process / 2, 2, world == 0 ? "red" : "red/1", 10 + world);
     stay(says);
   });
   expect_done(ranks);
 }
 
-TEST_P(InitMethods, WorldSizesThatDifferAreNamed) {
-  const std::string method = GetParam().make();
-  const RankProcesses ranks(2, [&](int rank, std::FILE*) {
-    join(method, GetParam().ranks_are_given ? rank : -1, 2 + rank, "", 7, absl::Seconds(5));
-  });
-  // The one that came second learns of it; the first may only see that nobody else comes.
-  const std::string errors = ranks.line(0) + ranks.line(1);
-  EXPECT_TRUE(absl::StrContains(errors, "2") && absl::StrContains(errors, "3")) << errors;
-  EXPECT_TRUE(absl::StrContains(errors, "world size")) << errors;
+// Who is not told waits for the 30 minutes that a world has to come together.
+TEST_P(InitMethods, WorldSizesThatDifferAreToldToBoth) {
+  for (const int first : {2, 3}) {
+    const Place place = GetParam().make();
+    const RankProcesses ranks(
+        2, [&](int rank, std::FILE*) { join(place, rank, rank == 0 ? first : 5 - first, "", 7); });
+    for (const int rank : {0, 1}) {
+      const std::string error = ranks.line(rank);
+      EXPECT_TRUE(absl::StrContains(error, "world_size=2") && absl::StrContains(error, "world_size=3"))
+          << error;
+    }
+  }
 }
 
-INSTANTIATE_TEST_SUITE_P(Kinds, InitMethods,
-                         ::testing::Values(Method{"Tcp", &tcp_method, true},
-                                           Method{"TcpWithoutRanks", &tcp_method, false},
-                                           Method{"Multicast", &multicast_method, true},
-                                           Method{"MulticastWithoutRanks", &multicast_method, false},
-                                           Method{"File", &file_method, true},
-                                           Method{"FileWithoutRanks", &file_method, false}),
-                         [](const auto& info) { return info.param.name; });
-
-TEST(InitMethod, EnvironmentNamesTheWorld) {
-  const int port = free_port();
-  const RankProcesses ranks(3, [&](int rank, std::FILE* says) {
-    set_environment(port, rank, 3);
-    join("env://", -1, 3, "", 7);
-    stay(says);
-  });
-  expect_done(ranks);
+TEST_P(InitMethods, RankThatTwoProcessesClaimIsToldToBoth) {
+  if (!GetParam().ranks_are_given) GTEST_SKIP() << "ranks are assigned";
+  const Place place = GetParam().make();
+  const RankProcesses ranks(3, [&](int process, std::FILE*) { join(place, process > 0 ? 1 : 0, 3, "", 7); });
+  for (const int process : {0, 1, 2}) {
+    const std::string error = ranks.line(process);
+    EXPECT_TRUE(absl::StrContains(error, "two processes came as rank 1: process ")) << error;
+    for (const int each : {1, 2}) {
+      EXPECT_TRUE(absl::StrContains(error, absl::StrCat("process ", ranks.process(each), " on "))) << error;
+    }
+  }
 }
 
-TEST(InitMethod, EnvironmentServesWorldsOfTwoNames) {
-  const int port = free_port();
-  const RankProcesses ranks(4, [&](int process, std::FILE* says) {
-    set_environment(port, process / 2, 2);
-    join("env://", -1, 2, process % 2 == 0 ? "red" : "blue", 10 + process % 2);
-    stay(says);
+TEST_P(InitMethods, ProcessInExcessOfACompleteWorldIsTold) {
+  const Place place = GetParam().make();
+  int gates[3][2];
+  for (auto& gate : gates) ASSERT_EQ(pipe(gate), 0);
+  // The ranks 0 and 1 of a world of 2; then one more of each, and a rank 2 of a world of 3.
+  const RankProcesses ranks(5, [&](int process, std::FILE* says) {
+    if (process < 2) {
+      join(place, process, 2, "", 7);
+      stay(says);
+    }
+    char go = 0;
+    if (read(gates[process - 2][0], &go, 1) == 1) join(place, process - 2, process == 4 ? 3 : 2, "", 7);
   });
-  expect_done(ranks);
+  for (const int rank : {0, 1}) ASSERT_EQ(ranks.line(rank), "done\n");
+  // One at a time: together they would hear of each other by multicast.
+  const auto error_of = [&](int process) {
+    EXPECT_EQ(write(gates[process - 2][1], "!", 1), 1);
+    return ranks.line(process);
+  };
+  for (const int rank : {0, 1}) {
+    const std::string error = error_of(rank + 2);
+    if (GetParam().ranks_are_given) {
+      EXPECT_TRUE(absl::StrContains(error, absl::StrCat("rank ", rank, " of 2 is taken"))) << error;
+      EXPECT_TRUE(absl::StrContains(error, absl::StrCat("process ", ranks.process(rank), " on "))) << error;
+    } else {
+      EXPECT_TRUE(absl::StrContains(error, "the group is full")) << error;
+    }
+  }
+  const std::string error = error_of(4);
+  EXPECT_TRUE(absl::StrContains(error, "world_size=2") && absl::StrContains(error, "world_size=3")) << error;
+  for (const auto& gate : gates) {
+    close(gate[0]);
+    close(gate[1]);
+  }
 }
 
-TEST(InitMethod, StoreOfTheCallerServesWorldsOfTwoNames) {
-  const std::string path = file_method().substr(std::string("file://").size());
-  const RankProcesses ranks(4, [&](int process, std::FILE* says) {
-    const auto store = std::make_shared<store::FileStore>(path);
-    init_process_group({.world_size = 2,
-                        .rank = process / 2,
-                        .store = store,
-                        .group_name = process % 2 == 0 ? "red" : "blue"});
-    const at::Tensor tensor = at::full({1}, process % 2 + 1, at::kLong);
-    all_reduce(tensor);
-    expect_equal(tensor, at::full({1}, 2 * (process % 2 + 1), at::kLong), "the sum");
-    stay(says);
-  });
-  expect_done(ranks);
-}
+INSTANTIATE_TEST_SUITE_P(
+    Kinds, InitMethods,
+    ::testing::Values(Method{"Env", &by_environment}, Method{"Store", &by_store},
+                      Method{"Tcp", +[] { return by(tcp_method(), true); }},
+                      Method{"TcpWithoutRanks", +[] { return by(tcp_method(), false); }, false},
+                      Method{"Multicast", +[] { return by(multicast_method(), true); }},
+                      Method{"MulticastWithoutRanks", +[] { return by(multicast_method(), false); }, false},
+                      Method{"File", +[] { return by(file_method(), true); }},
+                      Method{"FileWithoutRanks", +[] { return by(file_method(), false); }, false}),
+    [](const auto& info) { return info.param.name; });
 
 TEST(InitMethod, SecondWorldOfAProcessIsRefused) {
   const std::string method = tcp_method();

@@ -5,12 +5,10 @@
 #include <cstdlib>
 
 #include "absl/strings/str_cat.h"
+#include "base/free_port.h"
 #include "gtest/gtest.h"
-#include "store/tcp_store.h"
 
 namespace gradwire::collectives {
-
-int free_port() { return store::TcpStore("127.0.0.1", 0, {.is_master = true}).port(); }
 
 std::string tcp_method() { return absl::StrCat("tcp://127.0.0.1:", free_port()); }
 

@@ -9,8 +9,6 @@ std::string tcp_method();
 std::string multicast_method();
 std::string file_method();
 
-// A port of the loopback interface that was free just now.
-int free_port();
 // As a launcher sets it for env://, on this host.
 void set_environment(int port, int rank, int world_size);
 

@@ -8,6 +8,7 @@
 #include <tuple>
 
 #include "absl/strings/str_cat.h"
+#include "base/free_port.h"
 #include "collectives/process_group.h"
 #include "gtest/gtest.h"
 #include "rpc/agent.h"
