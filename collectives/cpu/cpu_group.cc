@@ -125,14 +125,13 @@ absl::Status CpuGroup::lay_lanes() {
                    .store = std::make_shared<store::PrefixStore>("lanes/", options_.store),
                    .timeout = options_.timeout,
                    .executor = options_.mesh->executor()});
-  if (joined.ok()) {
+  if (!joined.ok() && !absl::IsUnavailable(joined.status())) return joined.status();
+  const std::string failure = joined.ok() ? "" : joined.status().ToString();
+  if (!failure.empty()) log(LogLevel::kWarning, "ranks of this host have no lanes: ", failure);
+  // All have them, or none.
+  GRADWIRE_ASSIGN_OR_RETURN(const std::vector<std::string> failures, exchange("lanes", failure));
+  if (std::all_of(failures.begin(), failures.end(), [](const std::string& each) { return each.empty(); }))
     lanes_ = *std::move(joined);
-  } else if (absl::IsUnavailable(joined.status())) {
-    // All have them, or none.
-    log(LogLevel::kWarning, "ranks of this host have no lanes: ", joined.status().ToString());
-  } else {
-    return joined.status();
-  }
   return absl::OkStatus();
 }
 

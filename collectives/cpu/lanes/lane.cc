@@ -98,7 +98,8 @@ absl::StatusOr<LaneRecord> LaneReader::peek() const {
   }
   record.size = from.words[3].load(relaxed);
   record.id = from.words[4].load(relaxed);
-  const uint64_t place = from.words[5].load(relaxed);
+  // Without payload the word may be what an earlier message has left of its own.
+  const uint64_t place = bytes > 0 ? from.words[5].load(relaxed) : 0;
   if (bytes > (has_payload(record.kind) ? kLanePieceBytes : 0) || place > data_bytes_ - bytes)
     return absl::InvalidArgumentError(absl::StrCat("a payload of ", bytes, " bytes at ", place));
   if (has_payload(record.kind)) record.size = bytes;

@@ -118,7 +118,10 @@ void LaneCore::abort(const absl::Status& reason) {
     apply_locked(std::move(actions), todos);
     std::vector<SendPtr> sends;
     for (const auto& [id, send] : sends_) sends.push_back(send);
-    for (const SendPtr& send : sends) end_send_locked(send, reason, todos);
+    for (const SendPtr& send : sends) {
+      // Its rank may be lost meanwhile.
+      if (sends_.contains(send->id)) end_send_locked(send, reason, todos);
+    }
     poll_locked(todos);
     arm_and_poll_locked(todos);
   }

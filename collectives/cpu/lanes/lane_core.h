@@ -131,7 +131,8 @@ class LaneCore : public std::enable_shared_from_this<LaneCore> {
   // These look for a few microseconds; whether there may be news.
   bool look(const std::atomic<bool>& done);
   static bool look_for(const LaneReader::Look& look);
-  void sleep(const std::atomic<bool>& done, absl::Time until);
+  // False, at once, when no operation is under way here.
+  bool sleep(const std::atomic<bool>& done, absl::Time until);
   // Ends what is late, and what waits for ranks that are gone.
   void tend_locked(absl::Time now, Todos& todos) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void lose_locked(int rank, const absl::Status& reason, Todos& todos) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -100,6 +100,7 @@ std::optional<absl::StatusOr<int>> LaneCore::try_receive(int src, int64_t tag, S
   for (const bool may_look : {true, false}) {
     LaneReader::Look look;
     Todos todos;
+    bool taken = false;
     {
       MutexLock lock(mutex_);
       if (closed_ || peer(src).lost || matcher_.size() > 0 || !matcher_.state(kLaneChannel).ok())
@@ -108,11 +109,14 @@ std::optional<absl::StatusOr<int>> LaneCore::try_receive(int src, int64_t tag, S
       if (look.news()) {
         if (!try_take_locked(src, tag, data, todos)) return std::nullopt;
         if (!peer(src).queue.empty()) flush_locked(src, todos);
+        // What found no room is written when the reader rings.
+        if (queued_ > 0) arm_and_poll_locked(todos);
+        taken = true;
       } else if (!may_look || queued_ > 0 || core_is_wanted(crowded_ ? Matcher::kAny : src)) {
         return std::nullopt;
       }
     }
-    if (look.news()) {
+    if (taken) {
       perform(todos);
       return src;
     }
@@ -158,6 +162,9 @@ void LaneCore::apply_locked(Actions actions, Todos& todos) {
           } else if (stream != peer(action.src).streams.end()) {
             stream->second.unwanted = true;
             stream->second.held = nullptr;
+          } else if (peer(action.src).queue.size() > 2 * kMaxAnnounced) {
+            // It announces, and never reads.
+            lose_locked(action.src, no_record("it does not hear what it is told"), todos);
           } else {
             say_locked(action.src, {.kind = LaneKind::kRefuse,
                                     .code = static_cast<uint8_t>(action.status.code()),
@@ -182,6 +189,7 @@ void LaneCore::apply_locked(Actions actions, Todos& todos) {
 // A receive has been found for a message that comes in pieces.
 void LaneCore::on_match_locked(const Matcher::Action& action, Actions& more, Todos& todos) {
   const ReceivePtr receive = find_receive_locked(action.receive);
+  if (receive == nullptr) return;
   if (action.src == options_.rank) {
     const auto found = sends_.find(action.message);
     if (found == sends_.end()) return;
@@ -238,6 +246,8 @@ absl::Status LaneCore::hear_locked(int src, const LaneRecord& record, Todos& tod
       return on_begin_locked(src, record, todos);
     case LaneKind::kAnnounce:
       if (record.id == 0) return no_record("an announcement without id");
+      // One that nobody wanted is the matcher's no more, and still comes.
+      if (from.streams.contains(record.id)) return no_record("an announcement of what was begun");
       GRADWIRE_RETURN_IF_ERROR(
           matcher_.announce(src, kLaneChannel, record.tag, record.size, record.id, actions));
       break;
@@ -285,9 +295,9 @@ absl::Status LaneCore::on_begin_locked(int src, const LaneRecord& record, Todos&
   Actions actions;
   GRADWIRE_RETURN_IF_ERROR(matcher_.announce(src, kLaneChannel, record.tag, record.size, record.id, actions));
   apply_locked(std::move(actions), todos);
-  LaneStream& begun = from.streams.find(record.id)->second;
-  if (begun.receive == nullptr && !begun.unwanted)
-    begun.held = std::make_unique_for_overwrite<char[]>(record.size);
+  const auto begun = from.streams.find(record.id);
+  if (begun != from.streams.end() && begun->second.receive == nullptr && !begun->second.unwanted)
+    begun->second.held = std::make_unique_for_overwrite<char[]>(record.size);
   return absl::OkStatus();
 }
 

@@ -57,6 +57,23 @@ TEST_F(LaneTest, RecordsComeWholeAndInOrder) {
   EXPECT_FALSE(writer_.spoilt());
 }
 
+TEST_F(LaneTest, RecordsWithoutPayloadComeAfterShortMessagesInTheSameCells) {
+  for (uint64_t i = 0; i < 4 * kLaneCells; ++i) {
+    const bool is_message = i / kLaneCells % 2 == 0;
+    const std::string payload(kLaneInlineBytes, static_cast<char>(0x80 + i % 100));
+    ASSERT_TRUE(writer_.fits(0));
+    if (is_message) {
+      write(payload);
+    } else {
+      writer_.write({.kind = LaneKind::kCredit, .size = i});
+    }
+    const auto record = reader_.peek();
+    ASSERT_TRUE(record.ok()) << record.status();
+    EXPECT_EQ(record->size, is_message ? kLaneInlineBytes : i);
+    reader_.release(*record);
+  }
+}
+
 TEST_F(LaneTest, HasRoomForEveryCellAndNoMore) {
   for (std::size_t i = 0; i < kLaneCells; ++i) {
     ASSERT_TRUE(writer_.fits(8));

@@ -165,18 +165,22 @@ void LaneCore::drive(const std::atomic<bool>& done, absl::Time deadline) {
   for (int yields = 0; !done.load(std::memory_order_acquire);) {
     Todos todos;
     bool any;
+    bool closed;
     {
       MutexLock lock(mutex_);
       any = poll_locked(todos);
+      closed = closed_;
     }
     perform(todos);
+    // Then nothing here can bring it about.
+    if (closed) break;
     if (any && ++polls % kPollsBetweenClocks != 0) {
       yields = 0;
       begun = absl::InfinitePast();
       continue;
     }
     if (!any && std::exchange(shares, false)) {
-      sleep(done, deadline);
+      if (!sleep(done, deadline)) break;
       continue;
     }
     if (!any && yields < kYields && !core_is_wanted(Matcher::kAny) && look(done)) continue;
@@ -185,7 +189,7 @@ void LaneCore::drive(const std::atomic<bool>& done, absl::Time deadline) {
     const absl::Time now = Clock::system().now();
     if (begun == absl::InfinitePast()) begun = now;
     if (now >= deadline) break;
-    if (now >= begun + kYieldFor) sleep(done, deadline);
+    if (now >= begun + kYieldFor && !sleep(done, deadline)) break;
   }
   Todos todos;
   {
@@ -196,27 +200,32 @@ void LaneCore::drive(const std::atomic<bool>& done, absl::Time deadline) {
   perform(todos);
 }
 
-void LaneCore::sleep(const std::atomic<bool>& done, absl::Time until) {
+bool LaneCore::sleep(const std::atomic<bool>& done, absl::Time until) {
   Todos todos;
   uint32_t bell;
+  bool any;
   absl::Time now;
   {
     MutexLock lock(mutex_);
+    // What follows from an operation that has ended here does not ring.
+    if (sends_.empty() && receives_.empty()) return false;
     --drivers_;
     ++sleepers_;
     bell = my_bell().bell.load();
     arm_locked();
-    poll_locked(todos);
+    // What came before this rank was to be rung for may go on.
+    any = poll_locked(todos);
     now = Clock::system().now();
     tend_locked(now, todos);
     until = std::min(until, next_deadline_);
   }
   perform(todos);
-  if (!done.load()) futex_wait(my_bell().bell, bell, std::min(kSleepFor, until - now));
+  if (!any && !done.load()) futex_wait(my_bell().bell, bell, std::min(kSleepFor, until - now));
   MutexLock lock(mutex_);
   --sleepers_;
   ++drivers_;
   arm_locked();
+  return true;
 }
 
 void LaneCore::watch_locked(absl::Time deadline) {
@@ -233,6 +242,7 @@ void LaneCore::work() {
   static const std::atomic<bool> never{false};
   bool looks_on = false;
   int quiet = 0;
+  uint64_t seen = 0;
   while (true) {
     Todos todos;
     uint32_t bell;
@@ -251,7 +261,9 @@ void LaneCore::work() {
       if (more != looks_on) drivers_ += more ? 1 : -1;
       looks_on = more;
       if (arm_locked() && poll_locked(todos)) any = true;
-      alarm_ = pending_locked() ? std::min(now + kThreadSleepsFor, next_deadline_) : absl::InfiniteFuture();
+      // To be woken for every operation that waits for a moment would cost more than to look now and then.
+      const bool in_use = pending_locked() || std::exchange(seen, next_id_) != next_id_;
+      alarm_ = in_use ? std::min(now + kThreadSleepsFor, next_deadline_) : absl::InfiniteFuture();
       left = alarm_ - now;
     }
     perform(todos);
@@ -264,7 +276,7 @@ void LaneCore::work() {
 }
 
 void LaneCore::tend_locked(absl::Time now, Todos& todos) {
-  if (now < std::min(tend_at_, next_deadline_)) return;
+  if (closed_ || now < std::min(tend_at_, next_deadline_)) return;
   std::vector<SendPtr> sends;
   std::vector<ReceivePtr> receives;
   for (const auto& [id, send] : sends_) {
@@ -274,6 +286,8 @@ void LaneCore::tend_locked(absl::Time now, Todos& todos) {
     if (receive->deadline <= now) receives.push_back(receive);
   }
   for (const SendPtr& send : sends) {
+    // Its rank may be lost meanwhile.
+    if (!sends_.contains(send->id)) continue;
     end_send_locked(send,
                     absl::DeadlineExceededError(absl::StrCat(matcher_.name_of(kLaneChannel, send->dst),
                                                              " has not taken a message of ", send->data.size,
@@ -281,6 +295,7 @@ void LaneCore::tend_locked(absl::Time now, Todos& todos) {
                     todos);
   }
   for (const ReceivePtr& receive : receives) {
+    if (!receives_.contains(receive->id)) continue;
     const std::string from =
         receive->src == Matcher::kAny ? "any rank" : matcher_.name_of(kLaneChannel, receive->src);
     end_receive_locked(receive,
@@ -315,7 +330,9 @@ void LaneCore::lose_locked(int rank, const absl::Status& reason, Todos& todos) {
   for (const auto& [id, send] : sends_) {
     if (send->dst == rank) sends.push_back(send);
   }
-  for (const SendPtr& send : sends) finish_locked(send, matcher_.gone(kLaneChannel, rank), todos);
+  for (const SendPtr& send : sends) {
+    if (sends_.contains(send->id)) finish_locked(send, matcher_.gone(kLaneChannel, rank), todos);
+  }
 }
 
 }  // namespace gradwire::collectives::cpu

@@ -110,6 +110,18 @@ TEST_F(LanesHostileTest, BeginsWhatItAnnounced) {
   expect_lost("the second");
 }
 
+TEST_F(LanesHostileTest, AnnouncesWhatItBeganAndNobodyWanted) {
+  std::string data(100, ' '), other(50, ' ');
+  const Future<int> unwanted = victim_->receive(1, 0, span(other), patience());
+  const Future<int> receive = victim_->receive(1, 1, span(data), patience());
+  begin(5, 20'000);
+  EXPECT_EQ(unwanted.result().status().code(), absl::StatusCode::kInvalidArgument);
+  write({.kind = LaneKind::kAnnounce, .tag = 1, .size = 100, .id = 5});
+  piece(5, kLanePieceBytes);
+  EXPECT_EQ(receive.result().status().code(), absl::StatusCode::kInvalidArgument);
+  expect_lost("the announcement");
+}
+
 TEST_F(LanesHostileTest, NoId) {
   announce(0, 100);
   expect_lost("an announcement");

@@ -81,6 +81,28 @@ TEST(Lanes, SendReceiveInBothDirectionsAtOnce) {
   for (std::thread& thread : threads) thread.join();
 }
 
+// What is taken at once is taken at any moment.
+TEST(Lanes, ShortMessagesBothWaysAreEachTakenOnce) {
+  Members group(2);
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < 2; ++rank) {
+    threads.emplace_back([&group, rank] {
+      for (uint64_t i = 1; i <= 50'000; ++i) {
+        uint64_t out = i * 2 + static_cast<uint64_t>(rank);
+        uint64_t in = 0;
+        if (!group[rank].try_send(1 - rank, 0, {&out, sizeof(out)}).has_value()) {
+          ASSERT_TRUE(group[rank].send(1 - rank, 0, {&out, sizeof(out)}, patience()).result().ok());
+        }
+        if (!group[rank].try_receive(1 - rank, 0, {&in, sizeof(in)}).has_value()) {
+          ASSERT_TRUE(group[rank].receive(1 - rank, 0, {&in, sizeof(in)}, patience()).result().ok());
+        }
+        ASSERT_EQ(in, i * 2 + static_cast<uint64_t>(1 - rank));
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
 TEST(Lanes, AnySourceSaysWhoSent) {
   Members group(4);
   std::vector<std::string> sent = {"0", "1", "2", "3"};
