@@ -52,6 +52,7 @@ Measurement CollectiveMember::run(const Task& task) {
   if (collective_uses_result(work.operation) != 0) {
     tensors.result = at::zeros({work.ranks * work.floats});
     work.result = tensors.result.data_ptr<float>();
+    tensors.received = tensors.result.narrow(0, 0, work.floats);
   }
   Measurement measured;
   if (work.rank == 0) measured.micros.resize(kMostSamples);

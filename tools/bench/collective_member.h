@@ -16,6 +16,8 @@ struct CollectiveTensors {
   at::Tensor part;
   at::Tensor whole;
   at::Tensor result;
+  // Its first part: a view costs libtorch a microsecond.
+  at::Tensor received;
   // The parts of `whole`.
   std::vector<at::Tensor> list;
 };

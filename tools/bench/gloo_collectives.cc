@@ -67,7 +67,7 @@ class GlooCollectives final : public CollectiveMember {
       case COLLECTIVE_BARRIER:
         return wait(group_->barrier());
       case COLLECTIVE_SEND_RECV: {
-        std::vector<at::Tensor> into = {tensors.result.narrow(0, 0, work.floats)};
+        std::vector<at::Tensor> into = {tensors.received};
         const auto sent = group_->send(part, (work.rank + 1) % work.ranks, 0);
         wait(group_->recv(into, (work.rank + last) % work.ranks, 0));
         return wait(sent);

@@ -49,7 +49,7 @@ class GradwireCollectives final : public CollectiveMember {
         return group_->barrier();
       case COLLECTIVE_SEND_RECV: {
         const auto sent = group_->isend(tensors.part, (work.rank + 1) % work.ranks);
-        group_->recv(tensors.result.narrow(0, 0, work.floats), (work.rank + last) % work.ranks);
+        group_->recv(tensors.received, (work.rank + last) % work.ranks);
         return sent->wait();
       }
       default:

@@ -9,6 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <string>
 
@@ -20,11 +21,18 @@
 namespace gradwire::tools {
 namespace {
 
-// For what was killed to end, and for what that leaves to come up. A process that hangs in the kernel is not waited for
-// without end.
+// For what was killed to end, and for what that leaves to come up, while the launcher waits for it: a process that hangs in
+// the kernel is not waited for without end.
 constexpr absl::Duration kPatience = absl::Seconds(5);
 // A process whose parent was not this one's child comes up without a sign.
 constexpr int kLookAgainMilliseconds = 10;
+constexpr int kLookSeldomMilliseconds = 200;
+
+// Of this process, whatever else a number could mean where /proc tells of another namespace.
+bool is_child(pid_t pid) {
+  siginfo_t info{};
+  return waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOHANG | WNOWAIT) == 0;
+}
 
 std::vector<pid_t> children() {
   std::string text;
@@ -35,7 +43,7 @@ std::vector<pid_t> children() {
     text.append(part, got);
   std::vector<pid_t> found;
   for (absl::string_view word : absl::StrSplit(text, ' ', absl::SkipWhitespace())) {
-    if (pid_t pid = 0; absl::SimpleAtoi(word, &pid)) found.push_back(pid);
+    if (pid_t pid = 0; absl::SimpleAtoi(word, &pid) && is_child(pid)) found.push_back(pid);
   }
   return found;
 }
@@ -137,11 +145,15 @@ bool GuardianProcess::running(pid_t child) const {
 }
 
 void GuardianProcess::signal_group(pid_t worker, int signal) {
-  // Once the worker is reaped its number, the group's too, may become another's; its group is among the rest then.
-  if (!running(worker)) return;
+  if (!running(worker)) {
+    // Once the worker is reaped its number, the group's too, may become another's, unless a child is still in the group.
+    const std::vector<pid_t> all = children();
+    if (std::none_of(all.begin(), all.end(), [worker](pid_t child) { return getpgid(child) == worker; }))
+      return;
+  }
   if (signal == SIGTERM) asked_groups_.insert(worker);
   send(-worker, signal);
-  if (getpgid(worker) != worker) send(worker, signal);
+  if (running(worker) && getpgid(worker) != worker) send(worker, signal);
 }
 
 bool GuardianProcess::signal_rest(int signal) {
@@ -149,7 +161,7 @@ bool GuardianProcess::signal_rest(int signal) {
   bool any = all.empty();  // the list may lack what came while it was read
   for (pid_t child : all) {
     if (running(child)) {
-      any = true;
+      any = send(child, 0) || any;
       continue;
     }
     const bool asked =
@@ -162,9 +174,12 @@ bool GuardianProcess::signal_rest(int signal) {
 void GuardianProcess::kill_all() {
   for (const auto& [worker, end] : workers_) signal_group(worker, SIGKILL);
   const absl::Time deadline = absl::Now() + kPatience;
-  while (!reap() && signal_rest(SIGKILL) && absl::Now() < deadline) {
+  // Without a launcher nobody waits for the guardian, and nobody else would end what a worker leaves that dies slowly.
+  while (!reap() && signal_rest(SIGKILL)) {
+    const bool late = absl::Now() >= deadline;
+    if (late && getppid() == launcher_) break;
     pollfd ended{.fd = child_ended_.get(), .events = POLLIN};
-    poll(&ended, 1, kLookAgainMilliseconds);
+    poll(&ended, 1, late ? kLookSeldomMilliseconds : kLookAgainMilliseconds);
     forget_child_signals();
   }
 }

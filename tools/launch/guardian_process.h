@@ -1,6 +1,7 @@
 #pragma once
 
 #include <sys/types.h>
+#include <unistd.h>
 
 #include <map>
 #include <optional>
@@ -46,6 +47,7 @@ class GuardianProcess {
   // Takes in the children that have ended. Whether there is none left.
   bool reap();
 
+  const pid_t launcher_ = getppid();
   Fd socket_;
   Fd child_ended_;  // a signalfd
   Fd pid_fd_;       // of the worker that was started last, until the launcher has it

@@ -146,6 +146,18 @@ TEST_F(Guarding, WhatGotTheSignalWithItsGroupIsNotAskedAgain) {
   EXPECT_TRUE(all_end());
 }
 
+TEST_F(Guarding, TheGroupOfAWorkerThatHasEndedIsAskedToo) {
+  const Guardian::Started runs = start("exec sleep 1000");
+  const Guardian::Started ends =
+      start("(trap 'echo asked; exit' TERM; echo; while :; do sleep 0.02; done) &");
+  EXPECT_EQ(line(), "");
+  EXPECT_EQ(await_end(ends).exit_code(), 0);
+  guardian_->signal_group(ends.pid, SIGTERM);
+  EXPECT_EQ(line(), "asked");
+  guardian_->signal_group(runs.pid, SIGKILL);
+  EXPECT_EQ(await_end(runs).signal, SIGKILL);
+}
+
 TEST_F(Guarding, AStoppedDaemonIsEndedToo) {
   await_end(start("(setsid sh -c '(kill -STOP $$; echo) & wait' &); exit 0"));
   line();

@@ -99,7 +99,12 @@ bool Supervisor::all_ended() const {
 
 bool Supervisor::advance() {
   if (!all_ended() && state_ == State::kRunning) return false;
-  if (all_ended() && guardian_.end_rest(state_ == State::kKilled ? SIGKILL : SIGTERM)) return true;
+  // What was killed may leave others, each time.
+  if (state_ == State::kKilled) {
+    if (guardian_.end_rest(SIGKILL) && all_ended()) return true;
+  } else if (all_ended() && guardian_.end_rest(SIGTERM)) {
+    return true;
+  }
   if (state_ == State::kRunning) {
     stop(SIGTERM);
   } else if (clock_.now() >= deadline_) {
@@ -116,7 +121,7 @@ bool Supervisor::advance() {
 absl::Duration Supervisor::next_wait() const {
   if (state_ == State::kRunning) return absl::InfiniteDuration();
   const absl::Duration until_deadline = std::max(deadline_ - clock_.now(), absl::ZeroDuration());
-  return all_ended() ? std::min(kLookAgain, until_deadline) : until_deadline;
+  return all_ended() || state_ == State::kKilled ? std::min(kLookAgain, until_deadline) : until_deadline;
 }
 
 bool Supervisor::succeeded() const {

@@ -41,7 +41,7 @@ void Worker::note_end() {
 }
 
 void Worker::signal_group(int signal) {
-  if (!ended_) guardian_->signal_group(pid_, signal);
+  guardian_->signal_group(pid_, signal);
 }
 
 }  // namespace gradwire::tools
