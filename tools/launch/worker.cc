@@ -40,8 +40,6 @@ void Worker::note_end() {
   ending_ = *ending;
 }
 
-void Worker::signal_group(int signal) {
-  guardian_->signal_group(pid_, signal);
-}
+void Worker::signal_group(int signal) { guardian_->signal_group(pid_, signal); }
 
 }  // namespace gradwire::tools
