@@ -187,7 +187,8 @@ TEST_F(EtcdStoreTest, ClosingLeavesNoThreadAndNoDescriptor) {
     std::thread getter([&] { got = store->get("key"); });
     connect()->set("key", "value");
     getter.join();
-    EXPECT_TRUE(absl::IsDeadlineExceeded(store->try_watch("key", "value", absl::Milliseconds(20)).status()));
+    const absl::Status late = store->try_watch("key", "value", absl::Milliseconds(20)).status();
+    EXPECT_TRUE(absl::IsDeadlineExceeded(late)) << late;
   };
   use();
   const int descriptors = transport::count_descriptors();

@@ -19,6 +19,7 @@ namespace gradwire::store {
 struct EtcdReader::Stream {
   const std::string& key;
   const std::optional<absl::string_view> last_value;
+  const absl::Time deadline;
   int64_t revision;      // The first that has not been told.
   bool created = false;  // And has not broken since.
   bool look_again = false;
@@ -79,7 +80,12 @@ grpc::Status EtcdReader::follow(Stream& stream, const EtcdMember& member, grpc::
       return grpc::Status::OK;
     }
   }
-  const grpc::Status end = rpc->Finish();
+  grpc::Status end = rpc->Finish();
+  // etcd knows the deadline, and may be the first to act on it, in words of its own.
+  const bool by_etcd = end.error_code() == grpc::StatusCode::UNKNOWN &&
+                       absl::StrContains(end.error_message(), "context deadline exceeded");
+  if (by_etcd || (end.error_code() == grpc::StatusCode::CANCELLED && clock_.now() >= stream.deadline))
+    end = grpc::Status(grpc::StatusCode::DEADLINE_EXCEEDED, end.error_message());
   if (end.error_code() != grpc::StatusCode::DEADLINE_EXCEEDED) stream.created = false;
   return end.ok() ? grpc::Status(grpc::StatusCode::UNAVAILABLE, "the watch ended") : end;
 }
@@ -87,7 +93,7 @@ grpc::Status EtcdReader::follow(Stream& stream, const EtcdMember& member, grpc::
 absl::StatusOr<EtcdReader::Watched> EtcdReader::watch_from(const std::string& key,
                                                            std::optional<absl::string_view> last_value,
                                                            int64_t revision, absl::Time deadline) {
-  Stream stream{.key = key, .last_value = last_value, .revision = revision};
+  Stream stream{.key = key, .last_value = last_value, .deadline = deadline, .revision = revision};
   const absl::Status status =
       client_.call_until(deadline, [&](const EtcdMember& member, grpc::ClientContext& context) {
         return follow(stream, member, context);
