@@ -8,20 +8,54 @@ def gradwire_cc_library(**kwargs):
     kwargs["alwayslink"] = True
     native.cc_library(**kwargs)
 
-def gradwire_cc_test(name, deps = [], torch = False, grpc = False, tags = [], env = {}, **kwargs):
+def gradwire_cc_test(
+        name,
+        deps = [],
+        torch = False,
+        grpc = False,
+        threads = True,
+        plain = False,
+        sanitizers = True,
+        tags = [],
+        env = {},
+        **kwargs):
     """A GoogleTest test.
 
-    torch: links libtorch, which is not instrumented: the sanitizer runs leave it out.
-    grpc: links Debian's gRPC, whose own synchronisation ThreadSanitizer cannot see.
+    tools/test runs each test where it finds the most: a test with libtorch plainly, a small test without libtorch under
+    ASan and UBSan, a larger one also plainly, and each without libtorch that has threads also under TSan.
+
+    Args:
+      name: the target's name.
+      deps: as in cc_test.
+      torch: the test links libtorch, which is not instrumented: the sanitizer runs leave it out.
+      grpc: the test links Debian's gRPC, whose own synchronisation ThreadSanitizer cannot see.
+      threads: False for a test that starts no thread (the linked //base/testing:no_threads ends it if it does):
+        the TSan run leaves it out.
+      plain: a small test without libtorch that has to run without sanitizers too, because it tests what they replace.
+      sanitizers: False for a test of what sanitizers replace, as crash handlers: it runs only without them.
+      tags: as in cc_test.
+      env: as in cc_test.
+      **kwargs: as in cc_test.
     """
     size = kwargs.setdefault("size", "small")
 
     # One class above what the size implies: the machine may be shared, and be ten times slower for a while.
     kwargs.setdefault("timeout", {"small": "moderate", "medium": "long"}.get(size, "eternal"))
+    tags = list(tags)
+    if torch:
+        tags.append("torch")
+    elif not sanitizers:
+        tags.append("no-sanitizer")
+    elif size == "small" and not plain:
+        tags.append("sanitized")
+    deps = deps + ["//base:tsan_suppressions", "@system//:gtest_main"]
+    if not threads:
+        tags.append("no-tsan")
+        deps.append("//base/testing:no_threads")
     native.cc_test(
         name = name,
-        deps = deps + ["//base:tsan_suppressions", "@system//:gtest_main"],
-        tags = tags + (["torch"] if torch else []),
+        deps = deps,
+        tags = tags,
         env = dict(
             env,
             TSAN_OPTIONS = "halt_on_error=1 second_deadlock_stack=1" + (" ignore_noninstrumented_modules=1" if grpc else ""),

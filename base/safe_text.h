@@ -1,0 +1,52 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "absl/strings/string_view.h"
+
+namespace gradwire {
+
+// Text of bounded length that is put together without memory from the heap: for signal handlers. What does not fit is
+// left out. Async-signal-safe; not thread-safe.
+template <size_t kSize>
+class SafeText {
+ public:
+  SafeText& add(absl::string_view text) {
+    for (const char c : text) put(c);
+    return *this;
+  }
+  SafeText& add_decimal(uint64_t number) { return add_number(number, 10); }
+  SafeText& add_hex(uint64_t number) { return add("0x").add_number(number, 16); }
+  // As the inside of a JSON string; control characters become spaces.
+  SafeText& add_json(absl::string_view text) {
+    for (const char c : text) {
+      if (c == '"' || c == '\\') put('\\');
+      put(static_cast<unsigned char>(c) < 0x20 ? ' ' : c);
+    }
+    return *this;
+  }
+
+  absl::string_view view() const { return {text_, size_}; }
+  void clear() { size_ = 0; }
+
+ private:
+  void put(char c) {
+    if (size_ < kSize) text_[size_++] = c;
+  }
+  SafeText& add_number(uint64_t number, unsigned base) {
+    char digits[20];
+    size_t count = 0;
+    do {
+      digits[count++] = "0123456789abcdef"[number % base];
+      number /= base;
+    } while (number > 0);
+    while (count > 0) put(digits[--count]);
+    return *this;
+  }
+
+  char text_[kSize];
+  size_t size_ = 0;
+};
+
+}  // namespace gradwire

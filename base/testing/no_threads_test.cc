@@ -1,0 +1,11 @@
+#include <gtest/gtest.h>
+
+#include <thread>
+
+namespace {
+
+TEST(NoThreads, AThreadEndsTheProcessAndNamesTheAttribute) {
+  EXPECT_DEATH(std::thread([] {}).join(), "declared with threads = False");
+}
+
+}  // namespace

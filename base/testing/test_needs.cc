@@ -1,0 +1,23 @@
+#include "base/testing/test_needs.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+
+namespace gradwire::test_needs {
+
+bool must_have(absl::string_view resource) {
+  const char* list = std::getenv("GRADWIRE_TEST_MUST_HAVE");
+  if (list == nullptr) return false;
+  const std::vector<std::string> names = absl::StrSplit(list, ',');
+  return std::find(names.begin(), names.end(), resource) != names.end();
+}
+
+std::string missing(absl::string_view resource, const absl::Status& why) {
+  return absl::StrCat("this test needs ", resource, ": ", why.message());
+}
+
+}  // namespace gradwire::test_needs
