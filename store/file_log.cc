@@ -194,6 +194,16 @@ bool FileLog::has_news() const {
   return fstat(fd_, &status) != 0 || status.st_nlink == 0 || status.st_size != offset_;
 }
 
+bool FileLog::has_torn_tail() const {
+  struct stat status = {};
+  return fstat(fd_, &status) == 0 && status.st_size > offset_;
+}
+
+absl::Status FileLog::cut_off_tail() {
+  if (ftruncate(fd_, offset_) != 0) return error(code_of(errno), std::strerror(errno));
+  return absl::OkStatus();
+}
+
 absl::StatusOr<std::vector<std::string>> FileLog::read() {
   struct stat status = {};
   if (fstat(fd_, &status) != 0) return error(absl::StatusCode::kUnavailable, std::strerror(errno));

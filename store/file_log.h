@@ -19,7 +19,8 @@ namespace gradwire::store {
 // Format. The file begins with the 16 bytes of kFileMagic. A record is a 16-byte header (length of the body
 // and a checksum of the body, 8 bytes each, little-endian) and the body. A process that dies while it appends
 // leaves a record whose length reaches past the end of the file or whose checksum is wrong, at the very end:
-// the next writer cuts it off. The same in the middle is damage.
+// the next writer, or reader that waits, cuts it off. The same in the middle is damage. Nothing is synced to the disk: a
+// host that crashes or loses power may lose records that were written, or leave damage.
 //
 // Locks are open-file-description locks of fcntl: they exclude other processes and other FileLogs of this
 // process alike, and the system frees them when the holder dies. The data lock is held during one operation;
@@ -50,8 +51,12 @@ class FileLog {
   // Adds a record; everything must have been read. With the exclusive data lock. ResourceExhausted: the disk
   // is full or the file at its limit; the log is as before.
   absl::Status append(absl::string_view body);
-  // Whether read() would find something; a look without the lock.
+  // Whether the file has other contents than what was read; a look without the lock.
   bool has_news() const;
+  // After read(), with either data lock: whether a writer that died left an incomplete record at the end.
+  bool has_torn_tail() const;
+  // With the exclusive data lock; everything must have been read.
+  absl::Status cut_off_tail();
 
   // With the exclusive data lock: whether no other log has this file open.
   bool is_alone();

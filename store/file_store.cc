@@ -154,16 +154,27 @@ absl::Status FileStore::update(absl::Time deadline, absl::FunctionRef<absl::Stat
   return status;
 }
 
+absl::Status FileStore::read_news_locked(absl::Time deadline) {
+  GRADWIRE_RETURN_IF_ERROR(log_->lock(/*exclusive=*/false, clock(), deadline));
+  absl::Status status = catch_up_locked();
+  const bool torn = status.ok() && log_->has_torn_tail();
+  log_->unlock();
+  if (!torn) return status;
+  // A tail that stays would be news each time that this or another process polls, until somebody writes.
+  GRADWIRE_RETURN_IF_ERROR(log_->lock(/*exclusive=*/true, clock(), deadline));
+  status = catch_up_locked();
+  if (status.ok()) status = log_->cut_off_tail();
+  log_->unlock();
+  return status;
+}
+
 absl::StatusOr<bool> FileStore::poll(absl::Time deadline, absl::FunctionRef<bool()> found) {
   absl::Duration pause = kShortestPause;
   MutexLock lock(mutex_);
   GRADWIRE_RETURN_IF_ERROR(reopen_after_fork_locked(deadline));
   while (true) {
     if (log_->has_news()) {
-      GRADWIRE_RETURN_IF_ERROR(log_->lock(/*exclusive=*/false, clock(), deadline));
-      absl::Status status = catch_up_locked();
-      log_->unlock();
-      GRADWIRE_RETURN_IF_ERROR(status);
+      GRADWIRE_RETURN_IF_ERROR(read_news_locked(deadline));
       pause = kShortestPause;
     }
     if (found()) return true;

@@ -17,8 +17,8 @@ namespace gradwire::store {
 
 // A store in a file that the processes share: one host, or several over a file system with locks. Needs no
 // server and no port. Every operation holds a lock of fcntl; a wait looks again every 1 to 20 ms. A process
-// that dies, at any moment, leaves a store that the others go on using. One file holds at most 4 GiB, all
-// changes counted.
+// that dies, at any moment, leaves a store that the others go on using. A host that dies may not: nothing is
+// synced to the disk. One file holds at most 4 GiB, all changes counted.
 //
 // `world_size` says what becomes of the file:
 //   none  It stays, and what it holds is found by whoever opens it next.
@@ -70,6 +70,8 @@ class FileStore : public Store {
   absl::Status reopen_after_fork_locked(absl::Time deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Brings the table up to date; with the data lock of the file held.
   absl::Status catch_up_locked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // As catch_up_locked, and takes the data lock for it.
+  absl::Status read_news_locked(absl::Time deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status append_locked(int kind, absl::string_view key, absl::string_view value)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void apply_locked(int kind, absl::string_view key, absl::string_view value)

@@ -72,6 +72,24 @@ TEST_F(FileStoreTest, TornTailOfAnyLengthIsCutOffByTheNextWriter) {
   EXPECT_EQ(FileStore(path_).num_keys(), 1);
 }
 
+// Else each process that waits would lock and read it again every millisecond.
+TEST_F(FileStoreTest, TornTailIsCutOffByAReaderThatWaits) {
+  {
+    FileStore store(path_);
+    store.set("whole", "1");
+  }
+  const std::string whole = contents();
+  { FileStore(path_).set("torn", "0123456789"); }
+  const std::string both = contents();
+  for (std::size_t size = whole.size() + 1; size < both.size(); ++size) {
+    write(both.substr(0, size));
+    FileStore store(path_);
+    ASSERT_TRUE(absl::IsDeadlineExceeded(store.try_get("torn", absl::ZeroDuration()).status())) << size;
+    ASSERT_EQ(contents(), whole) << size;
+    ASSERT_EQ(store.get("whole"), "1");
+  }
+}
+
 TEST_F(FileStoreTest, DamageInTheMiddleIsReportedAndNothingIsCutOff) {
   {
     FileStore store(path_);

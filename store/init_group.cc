@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_replace.h"
 #include "base/error.h"
 #include "store/init_internal.h"
 #include "store/limits.h"
@@ -45,8 +44,7 @@ absl::Status check_rank(const InitRequest& request) {
 }
 
 absl::StatusOr<Rendezvous> join_group(std::shared_ptr<Store> store, const InitRequest& request) {
-  // Names are separated from what follows by a slash, so none may hold one.
-  std::string group = absl::StrReplaceAll(request.options.group_name, {{"%", "%25"}, {"/", "%2F"}});
+  std::string group = request.options.group_name;
   if (!request.attempt.empty()) absl::StrAppend(&group, "/attempt/", request.attempt);
   auto book = std::make_shared<PrefixStore>(absl::StrCat("rendezvous/", group), store);
   GRADWIRE_ASSIGN_OR_RETURN(

@@ -4,12 +4,20 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/error.h"
+#include "base/log.h"
+#include "base/name.h"
 #include "store/init_internal.h"
 
 namespace gradwire::store {
 namespace {
 
+absl::Status check_group(const RendezvousOptions& options) {
+  if (options.group_name.empty()) return absl::OkStatus();
+  return check_name("group name", options.group_name, kMaxGroupName);
+}
+
 absl::StatusOr<Rendezvous> run(const InitRequest& request) {
+  GRADWIRE_RETURN_IF_ERROR(check_group(request.options));
   if (request.url.kind == InitUrl::Kind::kEnv) return init_env(request);
   GRADWIRE_RETURN_IF_ERROR(check_rank(request));
   switch (request.url.kind) {
@@ -40,6 +48,8 @@ absl::StatusOr<Rendezvous> rendezvous(absl::string_view init_method, int rank, i
   request.deadline = deadline_of(options);
   absl::StatusOr<Rendezvous> result = run(request);
   if (!result.ok()) return with_context(result.status(), absl::StrCat("rendezvous by ", init_method));
+  log(LogLevel::kInfo, "rendezvous by ", init_method, ": rank ", result->rank, ", world size ",
+      result->world_size);
   return result;
 }
 
@@ -50,10 +60,13 @@ absl::StatusOr<Rendezvous> rendezvous(std::shared_ptr<Store> store, int rank, in
   request.world_size = world_size;
   request.options = options;
   request.deadline = deadline_of(options);
+  GRADWIRE_RETURN_IF_ERROR(check_group(options));
   GRADWIRE_RETURN_IF_ERROR(check_rank(request));
   const std::string where = store->description();
   absl::StatusOr<Rendezvous> result = join_group(std::move(store), request);
   if (!result.ok()) return with_context(result.status(), absl::StrCat("rendezvous in the ", where));
+  log(LogLevel::kInfo, "rendezvous in the ", where, ": rank ", result->rank, ", world size ",
+      result->world_size);
   return result;
 }
 

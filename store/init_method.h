@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <memory>
 #include <string>
 
@@ -19,10 +20,14 @@ struct Rendezvous {
   int world_size = 0;
 };
 
+// Leaves a layer above room to put something before a name of kMaxNameLength.
+inline constexpr std::size_t kMaxGroupName = 160;
+
 struct RendezvousOptions {
   // For all of it, and the store's timeout() afterwards.
   absl::Duration timeout = absl::Seconds(300);
-  // Groups of different names at one address do not see one another.
+  // Groups of different names at one address do not see one another. Empty, or a name as in base/name.h of at most
+  // kMaxGroupName characters.
   std::string group_name;
   // A process that has a rank of such a group may come as that rank again, to the next group: otherwise that is an error
   // until it has given the first one's store back.

@@ -15,6 +15,7 @@
 #include "base/random_id.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "store/hash_store.h"
 #include "store/init_url.h"
 #include "store/tcp_store.h"
 #include "store/tcp_store_server.h"
@@ -205,13 +206,26 @@ TEST(InitTcp, TakenPortIsAnErrorForRankZero) {
 TEST(InitTcp, GroupsOfTwoNamesShareAnAddress) {
   const std::string method = absl::StrCat("tcp://localhost:", free_port());
   const RendezvousOptions red{.timeout = kPatience, .group_name = "red"};
-  const RendezvousOptions blue{.timeout = kPatience, .group_name = "red/1"};
+  const RendezvousOptions blue{.timeout = kPatience, .group_name = "red.1"};
   std::vector<absl::StatusOr<Rendezvous>> results =
       meet({{method, 0, 2, red}, {method, 1, 2, red}, {method, 0, 1, blue}});
   for (absl::StatusOr<Rendezvous>& result : results) ASSERT_TRUE(result.ok()) << result.status();
   results[0]->store->set("1/key", "red's");
   EXPECT_EQ(results[1]->store->get("1/key"), "red's");
   EXPECT_EQ(results[2]->store->num_keys(), 0);
+}
+
+TEST(InitMethods, BadGroupNameIsRefused) {
+  for (const std::string& name : {std::string("red/1"), std::string("red blue"), std::string(1 << 20, 'r')}) {
+    const RendezvousOptions options{.timeout = kPatience, .group_name = name};
+    const absl::Status by_method = rendezvous("tcp://localhost:1", 0, 1, options).status();
+    EXPECT_TRUE(absl::IsInvalidArgument(by_method)) << by_method;
+    EXPECT_THAT(std::string(by_method.message()), HasSubstr("bad group name: got \"r"));
+    const auto store = std::make_shared<HashStore>();
+    const absl::Status by_store = rendezvous(store, 0, 1, options).status();
+    EXPECT_TRUE(absl::IsInvalidArgument(by_store)) << by_store;
+    EXPECT_EQ(store->num_keys(), 0);
+  }
 }
 
 TEST(InitTcp, StoreThatGroupsOfTwoNamesShareEndsWithTheLast) {
@@ -381,6 +395,8 @@ class InitMeeting : public testing::TestWithParam<Meeting> {
   const absl::Time soon_ = absl::Now() + kPatience / 2;
 };
 
+class InitMeetingOfGivenRanks : public InitMeeting {};
+
 TEST_P(InitMeeting, WorldSizesThatDifferAreToldToAll) {
   for (const int first : {2, 3}) {
     for (const auto& result : meet({member(0, first), member(1, 5 - first)})) {
@@ -392,8 +408,7 @@ TEST_P(InitMeeting, WorldSizesThatDifferAreToldToAll) {
   }
 }
 
-TEST_P(InitMeeting, RankThatTwoClaimIsToldToAll) {
-  if (!GetParam().ranks_are_given) GTEST_SKIP() << "ranks are assigned";
+TEST_P(InitMeetingOfGivenRanks, RankThatTwoClaimIsToldToAll) {
   for (const auto& result : meet({member(0, 3), member(1, 3), member(1, 3)})) {
     EXPECT_TRUE(absl::IsAlreadyExists(result.status())) << result.status();
     EXPECT_THAT(std::string(result.status().message()),
@@ -420,15 +435,19 @@ TEST_P(InitMeeting, ExtraProcessOfACompleteGroupIsToldAtOnce) {
   EXPECT_EQ(group[1]->store->get("key"), "the group goes on");
 }
 
-INSTANTIATE_TEST_SUITE_P(Methods, InitMeeting,
-                         testing::Values(Meeting{"Env", InitUrl::Kind::kEnv},
-                                         Meeting{"Tcp", InitUrl::Kind::kTcp},
-                                         Meeting{"TcpWithoutRanks", InitUrl::Kind::kTcp, false},
-                                         Meeting{"File", InitUrl::Kind::kFile},
-                                         Meeting{"FileWithoutRanks", InitUrl::Kind::kFile, false},
-                                         Meeting{"Multicast", InitUrl::Kind::kMulticast},
-                                         Meeting{"MulticastWithoutRanks", InitUrl::Kind::kMulticast, false}),
-                         [](const auto& info) { return info.param.name; });
+const std::vector<Meeting> kWithRanks{{"Env", InitUrl::Kind::kEnv},
+                                      {"Tcp", InitUrl::Kind::kTcp},
+                                      {"File", InitUrl::Kind::kFile},
+                                      {"Multicast", InitUrl::Kind::kMulticast}};
+const std::vector<Meeting> kWithoutRanks{{"TcpWithoutRanks", InitUrl::Kind::kTcp, false},
+                                         {"FileWithoutRanks", InitUrl::Kind::kFile, false},
+                                         {"MulticastWithoutRanks", InitUrl::Kind::kMulticast, false}};
+
+std::string name_of(const testing::TestParamInfo<Meeting>& info) { return info.param.name; }
+
+INSTANTIATE_TEST_SUITE_P(Methods, InitMeeting, testing::ValuesIn(kWithRanks), name_of);
+INSTANTIATE_TEST_SUITE_P(WithoutRanks, InitMeeting, testing::ValuesIn(kWithoutRanks), name_of);
+INSTANTIATE_TEST_SUITE_P(Methods, InitMeetingOfGivenRanks, testing::ValuesIn(kWithRanks), name_of);
 
 TEST(InitMethod, WhatCannotBeIsInvalid) {
   for (const char* method :

@@ -19,7 +19,6 @@ namespace {
 constexpr absl::Duration kInterval = absl::Milliseconds(100);
 // How long an announced store may take to answer before it is taken for gone.
 constexpr absl::Duration kDialTime = absl::Seconds(5);
-constexpr std::size_t kMaxGroupName = 1024;  // It must fit a datagram.
 
 // Announces this process and listens to the others, on a thread of its own, until destroyed: the others may
 // still need to hear of this one when it has decided already. Thread-safe.
@@ -128,10 +127,6 @@ struct HostedStore {
 }  // namespace
 
 absl::StatusOr<Rendezvous> init_multicast(const InitRequest& request) {
-  if (request.options.group_name.size() > kMaxGroupName) {
-    return absl::InvalidArgumentError(absl::StrCat("a group name of ", request.options.group_name.size(),
-                                                   " bytes is over ", kMaxGroupName));
-  }
   GRADWIRE_ASSIGN_OR_RETURN(std::unique_ptr<MulticastSocket> socket,
                             MulticastSocket::open(request.url.endpoint));
   // Everyone offers a store; all but one are closed again.

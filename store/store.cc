@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "absl/strings/cord.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "base/error.h"
@@ -38,11 +39,21 @@ absl::Status check_value(absl::string_view key, absl::string_view value) {
                                                    quoted(key), " is over the limit of ", kMaxValueBytes));
 }
 
+constexpr char kWaitTimeout[] = "gradwire/store-wait-timeout";
+
+absl::Status wait_timeout(absl::string_view message) {
+  absl::Status status = absl::DeadlineExceededError(message);
+  status.SetPayload(kWaitTimeout, absl::Cord());
+  return status;
+}
+
 absl::Time deadline_after(const Clock& clock, absl::Duration timeout) {
   return timeout == absl::InfiniteDuration() ? absl::InfiniteFuture() : clock.now() + timeout;
 }
 
 }  // namespace
+
+bool is_wait_timeout(const absl::Status& status) { return status.GetPayload(kWaitTimeout).has_value(); }
 
 Store::Store(absl::Duration timeout, Clock& clock) : clock_(clock), timeout_(timeout) {}
 
@@ -106,7 +117,7 @@ absl::Status Store::try_wait(const std::vector<std::string>& keys, Timeout timeo
   GRADWIRE_ASSIGN_OR_RETURN(const std::vector<std::string> missing,
                             do_wait(keys, deadline_after(clock_, resolve(timeout))));
   if (missing.empty()) return absl::OkStatus();
-  return absl::DeadlineExceededError(
+  return wait_timeout(
       absl::StrCat("waited ", absl::FormatDuration(absl::Trunc(clock_.now() - start, absl::Milliseconds(1))),
                    " in the ", description(), " for ", quoted_list(missing), ": no such key has been set"));
 }
@@ -125,7 +136,7 @@ absl::StatusOr<std::string> Store::wait_for_value(absl::string_view key,
   GRADWIRE_ASSIGN_OR_RETURN(std::optional<std::string> value,
                             do_watch(key, last_value, deadline_after(clock_, resolve(timeout))));
   if (value.has_value()) return *std::move(value);
-  return absl::DeadlineExceededError(absl::StrCat(
+  return wait_timeout(absl::StrCat(
       "waited ", absl::FormatDuration(absl::Trunc(clock_.now() - start, absl::Milliseconds(1))), " in the ",
       description(), " for ", quoted(key),
       last_value.has_value() ? ": it has no value other than the one given" : ": no such key has been set"));

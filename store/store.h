@@ -13,13 +13,18 @@
 
 namespace gradwire::store {
 
+// Whether `status` is the DeadlineExceeded of a wait that the store answered: what was waited for is not there. False for
+// the DeadlineExceeded of a call that the store did not answer.
+bool is_wait_timeout(const absl::Status& status);
+
 // A small table of keys and values that the processes of a job share: how they find one another, number
 // themselves and agree before any other connection stands. Keys and values are bytes; a value may be empty;
 // limits.h bounds both.
 //
 // Every call ends by a deadline: the timeout it was given, else timeout(), 300 s unless set. A timeout of
 // zero looks once, an infinite one waits for ever. A wait that runs out ends with DeadlineExceeded, which
-// names the keys that are missing, the store and the time waited.
+// names the keys that are missing, the store and the time waited. So does a call that the store does not
+// answer in time, because its host is paused or cut off; is_wait_timeout() tells the two apart.
 //
 // The methods without try_ throw Error and are for programs; those with try_ return the same as a Status and
 // are for layers that hand errors on themselves. Common to all: ResourceExhausted when a limit of limits.h is

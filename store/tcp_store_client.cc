@@ -8,6 +8,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/error.h"
+#include "base/log.h"
 #include "base/random_id.h"
 #include "store/tcp_store_protocol.h"
 #include "transport/tcp/tcp_transport.h"
@@ -119,6 +120,7 @@ absl::StatusOr<std::shared_ptr<TcpStoreLink>> TcpStoreClient::dial_once(absl::Du
     link->close(greeted);
     return greeted;
   }
+  log(LogLevel::kInfo, "connected with the ", options_.name);
   return link;
 }
 
@@ -227,6 +229,7 @@ absl::StatusOr<TcpStoreLink::Answer> TcpStoreClient::call(proto::Request& reques
     bool may_repeat;
     absl::StatusOr<TcpStoreLink::Answer> answer = attempt(*link, request, deadline, kind, may_repeat);
     if (answer.ok() || !may_repeat) return answer;
+    log(LogLevel::kInfo, "asks the ", options_.name, " again: ", answer.status().message());
     const absl::Time now = clock_.now();
     // A connection that held for a while counts as the first one did.
     if (now - start > kReconnectFor) give_up = absl::InfiniteFuture();

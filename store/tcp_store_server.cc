@@ -5,6 +5,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/error.h"
+#include "base/log.h"
 #include "base/mutex.h"
 #include "base/random_id.h"
 #include "store/endpoint.h"
@@ -56,6 +57,7 @@ absl::StatusOr<std::unique_ptr<TcpStoreServer>> TcpStoreServer::start(const TcpS
   }
   GRADWIRE_ASSIGN_OR_RETURN(const Endpoint endpoint, parse_endpoint(*listening));
   parts->port = endpoint.port;
+  log(LogLevel::kInfo, "serves a TcpStore at port ", endpoint.port);
   return std::unique_ptr<TcpStoreServer>(new TcpStoreServer(std::move(parts)));
 }
 
@@ -71,6 +73,7 @@ void TcpStoreServer::shutdown(absl::Duration grace) {
   MutexLock lock(parts_->mutex);
   if (parts_->stopped) return;
   parts_->stopped = true;
+  log(LogLevel::kInfo, "serves the TcpStore at port ", parts_->port, " no longer");
   parts_->loop->loop()->post([sessions = parts_->sessions, grace] { sessions->stop_in_loop(grace); });
   parts_->transport->shutdown();
 }

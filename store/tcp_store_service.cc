@@ -43,8 +43,9 @@ void fail(const absl::Status& status, proto::Response& response) {
 
 }  // namespace
 
-TcpStoreService::TcpStoreService(uint64_t number, std::size_t max_waiting_bytes)
-    : number_(number), max_waiting_bytes_(max_waiting_bytes) {}
+TcpStoreService::TcpStoreService(uint64_t number, std::size_t max_waiting_bytes,
+                                 std::size_t max_all_waiting_bytes)
+    : number_(number), max_waiting_bytes_(max_waiting_bytes), max_all_waiting_bytes_(max_all_waiting_bytes) {}
 
 absl::Status TcpStoreService::handle(Session session, const proto::Request& request, absl::Time now,
                                      Answers& answers) {
@@ -232,6 +233,11 @@ absl::Status TcpStoreService::check_room_to_wait(const SessionState& session,
                                                      session.waiting_bytes, " of at most ",
                                                      max_waiting_bytes_, " bytes in the store's server"));
   }
+  if (waiting_bytes_ + waiting_bytes(request) > max_all_waiting_bytes_) {
+    return absl::ResourceExhaustedError(absl::StrCat("the waiting calls of all clients take ", waiting_bytes_,
+                                                     " of at most ", max_all_waiting_bytes_,
+                                                     " bytes in the store's server"));
+  }
   return absl::OkStatus();
 }
 
@@ -247,6 +253,7 @@ void TcpStoreService::keep(uint64_t waiter, Session session, const proto::Reques
   SessionState& state = sessions_.at(session);
   state.waiters.insert(waiter);
   state.waiting_bytes += waiting.bytes;
+  waiting_bytes_ += waiting.bytes;
   waiting_.emplace(waiter, waiting);
 }
 
@@ -258,6 +265,7 @@ TcpStoreService::Waiting TcpStoreService::take(uint64_t waiter) {
   SessionState& state = sessions_.at(waiting.session);
   state.waiters.erase(waiter);
   state.waiting_bytes -= waiting.bytes;
+  waiting_bytes_ -= waiting.bytes;
   return waiting;
 }
 

@@ -34,8 +34,10 @@ class TcpStoreService {
   };
   using Answers = std::vector<Answer>;
 
-  // `number`: the server's, random and not 0. `max_waiting_bytes`: of the requests of one session that wait.
-  explicit TcpStoreService(uint64_t number, std::size_t max_waiting_bytes = kMaxWaitingBytes);
+  // `number`: the server's, random and not 0. `max_waiting_bytes`: of the requests of one session that wait;
+  // `max_all_waiting_bytes`: of all sessions.
+  explicit TcpStoreService(uint64_t number, std::size_t max_waiting_bytes = kMaxWaitingBytes,
+                           std::size_t max_all_waiting_bytes = kMaxAllWaitingBytes);
 
   // Appends the answer, unless the request waits, and those of other requests that it satisfied. InvalidArgument: what
   // came is not of this protocol, and the session is to end.
@@ -94,10 +96,13 @@ class TcpStoreService {
 
   const uint64_t number_;
   const std::size_t max_waiting_bytes_;
+  const std::size_t max_all_waiting_bytes_;
 
   StoreTable table_;
   absl::flat_hash_map<Session, SessionState> sessions_;
   absl::flat_hash_map<uint64_t, Waiting> waiting_;
+  // Of all of waiting_.
+  std::size_t waiting_bytes_ = 0;
   std::set<std::pair<absl::Time, uint64_t>> deadlines_;
   uint64_t next_waiter_ = 1;
   bool stopped_ = false;

@@ -1,5 +1,8 @@
 #include "store/tcp_store_service.h"
 
+#include <functional>
+
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "store/tcp_store_protocol.h"
@@ -137,6 +140,94 @@ TEST_F(Service, WaitsOfOneSessionAreBounded) {
   answers.clear();
   ASSERT_TRUE(small.handle(2, wait(1, {"never"}), kStart, answers).ok());
   EXPECT_TRUE(answers.empty());
+}
+
+// Of a wait for one such key two fit into 1500 bytes, one into 1000.
+const std::string kLongKey(400, 'k');
+
+TEST_F(Service, WaitsOfAllSessionsAreBounded) {
+  TcpStoreService small(kNumber, /*max_waiting_bytes=*/1'000, /*max_all_waiting_bytes=*/1'500);
+  TcpStoreService::Answers answers;
+  for (Session session : {1, 2, 3}) {
+    ASSERT_TRUE(small.handle(session, hello(session), kStart, answers).ok());
+    answers.clear();
+    ASSERT_TRUE(small.handle(session, wait(1, {kLongKey}), kStart, answers).ok());
+    EXPECT_EQ(answers.empty(), session < 3);
+  }
+  ASSERT_EQ(answers.size(), 1);
+  EXPECT_EQ(code_of(answers.front().response), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(answers.front().response.message(), testing::HasSubstr("all clients"));
+  // What need not wait is answered all the same.
+  answers.clear();
+  ASSERT_TRUE(small.handle(3, wait(2, {kLongKey}, /*timeout_us=*/0), kStart, answers).ok());
+  ASSERT_EQ(answers.size(), 1);
+  EXPECT_EQ(code_of(answers.front().response), absl::StatusCode::kOk);
+}
+
+TEST_F(Service, BytesThatWaitAreGivenBackHoweverTheWaitEnds) {
+  for (const std::size_t max_all : {std::size_t{1'500}, std::size_t{1'000'000}}) {
+    TcpStoreService small(kNumber, /*max_waiting_bytes=*/1'000, max_all);
+    TcpStoreService::Answers answers;
+    const auto handle = [&](Session session, const proto::Request& request) {
+      answers.clear();
+      ASSERT_TRUE(small.handle(session, request, kStart, answers).ok());
+    };
+    const auto greet = [&](Session session) { handle(session, hello(session, /*world_size=*/2)); };
+    greet(1);
+    const std::function<void()> endings[] = {
+        [&] {
+          handle(1, wait(5, {kLongKey}));
+          ASSERT_TRUE(answers.empty());
+          handle(1, set(kLongKey, "satisfied"));
+        },
+        [&] {
+          proto::Request watch;
+          watch.set_id(5);
+          watch.set_timeout_us(-1);
+          watch.mutable_watch()->set_key(kLongKey);
+          handle(1, watch);
+          ASSERT_TRUE(answers.empty());
+          handle(1, set(kLongKey, "satisfied"));
+        },
+        [&] {
+          handle(1, wait(5, {kLongKey}, /*timeout_us=*/1));
+          ASSERT_TRUE(answers.empty());
+          small.expire(kStart + absl::Microseconds(1), answers);
+        },
+        [&] {
+          handle(1, wait(5, {kLongKey}));
+          ASSERT_TRUE(answers.empty());
+          small.close(1);
+          greet(1);
+        },
+    };
+    for (const auto& end : endings) {
+      for (int round = 0; round < 5; ++round) {
+        SCOPED_TRACE(absl::StrCat("ending ", &end - endings, " round ", round));
+        ASSERT_NO_FATAL_FAILURE(end());
+        ASSERT_EQ(answers.empty() ? absl::StatusCode::kOk : code_of(answers.front().response),
+                  absl::StatusCode::kOk);
+        EXPECT_EQ(small.num_waiters(), 0);
+        proto::Request forget;
+        forget.set_id(6);
+        forget.mutable_delete_key()->set_key(kLongKey);
+        handle(1, forget);
+      }
+    }
+    // All workers are there: the wait for them ends, several in one session.
+    for (uint64_t id = 10; id < 13; ++id) {
+      proto::Request workers;
+      workers.set_id(id);
+      workers.set_timeout_us(-1);
+      workers.mutable_wait_for_workers();
+      handle(1, workers);
+      ASSERT_TRUE(answers.empty());
+    }
+    greet(2);
+    EXPECT_EQ(answers.size(), 4);
+    handle(1, wait(20, {kLongKey}));
+    EXPECT_TRUE(answers.empty());
+  }
 }
 
 TEST_F(Service, ChangeAnswersWhoWaitsInItsOwnSession) {

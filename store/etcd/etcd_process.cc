@@ -52,12 +52,12 @@ std::string read_file(const std::string& path) {
 
 }  // namespace
 
-std::optional<std::string> EtcdProcess::missing() {
+absl::Status EtcdProcess::available() {
   const std::string path = program();
-  if (path.empty()) return "GRADWIRE_ETCD_PROGRAM does not say where etcd is";
-  if (::access(path.c_str(), X_OK) == 0) return std::nullopt;
+  if (path.empty()) return absl::NotFoundError("GRADWIRE_ETCD_PROGRAM does not say where etcd is");
+  if (::access(path.c_str(), X_OK) == 0) return absl::OkStatus();
   // Where there is none, the file says why (third_party/etcd).
-  return read_file(path);
+  return absl::NotFoundError(read_file(path));
 }
 
 EtcdProcess::EtcdProcess(std::vector<std::string> flags, std::string scheme)

@@ -4,11 +4,12 @@
 
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "base/free_port.h"
+#include "base/testing/test_needs.h"
 #include "proto/etcd.grpc.pb.h"
 #include "store/etcd_store.h"
 
@@ -18,8 +19,8 @@ namespace gradwire::store {
 // Dies with this object, or with the thread that started it. Not thread-safe.
 class EtcdProcess {
  public:
-  // Why tests with etcd cannot run here; none: they can.
-  static std::optional<std::string> missing();
+  // OK if tests with etcd can run on this machine; NotFound with the reason if they cannot.
+  static absl::Status available();
 
   // Returns when it answers; a test that it does not start fails. `flags` are etcd's; `scheme`: http or https.
   explicit EtcdProcess(std::vector<std::string> flags = {}, std::string scheme = "http");
@@ -59,7 +60,4 @@ class EtcdProcess {
 }  // namespace gradwire::store
 
 // In a test's body or SetUp(): leaves it if there is no etcd.
-#define GRADWIRE_NEED_ETCD()                                                         \
-  if (const auto gradwire_missing_etcd_ = ::gradwire::store::EtcdProcess::missing(); \
-      gradwire_missing_etcd_.has_value())                                            \
-  GTEST_SKIP() << *gradwire_missing_etcd_
+#define GRADWIRE_NEED_ETCD() GRADWIRE_NEEDS("etcd", ::gradwire::store::EtcdProcess::available())

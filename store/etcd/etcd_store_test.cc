@@ -55,7 +55,7 @@ class LeasedFixture : public StoreFixture {
 
 std::vector<StoreKind> kinds() {
   // Nothing to skip one by one; the tests below say why.
-  if (EtcdProcess::missing().has_value()) return {};
+  if (!EtcdProcess::available().ok()) return {};
   return {StoreKind{"Etcd", [] { return std::make_unique<EtcdFixture>(); }},
           StoreKind{"EtcdLeased", [] { return std::make_unique<LeasedFixture>(); }}};
 }
