@@ -20,6 +20,8 @@ struct TransportKind {
   std::function<std::unique_ptr<Transport>()> make;
   // Only one transport object of this kind can have both ends of a connection.
   bool within_one_object = false;
+  // It asks ConnectionListener::max_message_bytes() before it allocates memory for a message.
+  bool asks_listener = true;
   // An address that is none of this kind.
   std::string malformed_address = "no address";
 };

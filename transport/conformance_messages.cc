@@ -117,6 +117,34 @@ TEST_P(TransportConformance, LargeHeadersArriveWhole) {
   EXPECT_TRUE(received[0].header == header);
 }
 
+TEST_P(TransportConformance, MessageThatTheListenerDoesNotTakeEndsTheConnection) {
+  if (!GetParam().asks_listener) {
+    // Then a listener that takes less gets all messages nevertheless.
+    Pair pair = connect();
+    pair.server_listener->take_at_most(1'000);
+    ASSERT_TRUE(pair.client->send({std::string(90'000, 'a'), {}}).ok());
+    EXPECT_EQ(pair.server_listener->wait_for_messages(1).size(), 1u);
+    return;
+  }
+  for (const bool in_buffer : {false, true}) {
+    // The listener takes more once it has had its first message.
+    std::shared_ptr<RecordingListener> listener;
+    Pair pair = connect([&](Connection&, const Message&) { listener->take_at_most(100'000); });
+    listener = pair.server_listener;
+    listener->take_at_most(1'000);
+    ASSERT_TRUE(pair.client->send({std::string(900, 'a'), {}}).ok());
+    ASSERT_EQ(listener->wait_for_messages(1).size(), 1u);
+    ASSERT_TRUE(pair.client->send({std::string(90'000, 'b'), {}}).ok());
+    ASSERT_EQ(listener->wait_for_messages(2).size(), 2u);
+    Message large{std::string(in_buffer ? 10 : 110'000, 'c'), {}};
+    if (in_buffer) large.buffers.push_back(make_test_buffer(110'000, 1));
+    (void)pair.client->send(std::move(large));
+    EXPECT_EQ(listener->wait_closed().code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_EQ(listener->message_count(), 2u);
+    (void)pair.client_listener->wait_closed();
+  }
+}
+
 TEST_P(TransportConformance, ManyBuffersArriveInOrder) {
   constexpr int kBuffers = 3'000;
   Pair pair = connect();

@@ -82,7 +82,7 @@ INSTANTIATE_TEST_SUITE_P(TcpOnIpv6, TransportConformance, testing::ValuesIn(kind
 
 INSTANTIATE_TEST_SUITE_P(Loopback, TransportConformance,
                          testing::Values(TransportKind{"loopback", [] { return make_loopback_transport(); },
-                                                       true}),
+                                                       true, false}),
                          kind_name);
 
 }  // namespace

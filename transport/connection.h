@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <limits>
 #include <memory>
 #include <string>
 
@@ -20,6 +21,9 @@ class ConnectionListener {
  public:
   virtual ~ConnectionListener() = default;
   virtual void on_message(Connection& connection, Message message) = 0;
+  // The bytes that a message may have which begins to arrive now, if that is less than the transport's limits say. Asked
+  // before memory is allocated for it, on the thread of the other calls, by the transports "shm" and "tcp".
+  virtual uint64_t max_message_bytes() const { return std::numeric_limits<uint64_t>::max(); }
   // The last call. `reason`: what the local close() was given; Unavailable when the other end closed, died or
   // could not be reached (with its address and the cause); InvalidArgument when it sent what no frame can be.
   virtual void on_closed(Connection& connection, absl::Status reason) = 0;

@@ -102,7 +102,7 @@ void EventLoop::run_until(const std::function<bool()>& done) {
 absl::StatusOr<uint64_t> EventLoop::add_in_loop(int fd, std::shared_ptr<EventHandler> handler,
                                                 bool both_ways) {
   const uint64_t id = next_id_++;
-  const uint32_t writable = both_ways ? EPOLLOUT : 0;
+  const uint32_t writable = both_ways ? uint32_t{EPOLLOUT} : 0;
   if (!watch(events_.get(), fd, EPOLLIN | EPOLLRDHUP | EPOLLET | writable, id)) {
     return absl::UnavailableError(absl::StrCat("cannot watch a descriptor: ", std::strerror(errno)));
   }
@@ -310,7 +310,7 @@ void EventLoop::flush() { batch_of_tasks.reset(); }
 void EventLoop::let_descriptors_wake(bool yes) {
   MutexLock lock(wake_mutex_);
   epoll_event event = {};
-  event.events = EPOLLONESHOT | (yes ? EPOLLIN : 0);
+  event.events = EPOLLONESHOT | (yes ? uint32_t{EPOLLIN} : 0);
   event.data.u64 = kDescriptorsId;
   ::epoll_ctl(sleep_.get(), EPOLL_CTL_MOD, events_.get(), &event);
   descriptors_wake_.store(yes);

@@ -18,10 +18,11 @@ INSTANTIATE_TEST_SUITE_P(
     DeliveringAll, TransportConformance,
     testing::Values(
         TransportKind{"faulty_tcp",
-                      [] { return make_fault_injecting_transport(make_tcp_transport(), deliver); }},
+                      [] { return make_fault_injecting_transport(make_tcp_transport(), deliver); }, false,
+                      false},
         TransportKind{"faulty_loopback",
-                      [] { return make_fault_injecting_transport(make_loopback_transport(), deliver); },
-                      true}),
+                      [] { return make_fault_injecting_transport(make_loopback_transport(), deliver); }, true,
+                      false}),
     kind_name);
 
 Message text_message(std::string header) {

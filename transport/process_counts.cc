@@ -2,6 +2,7 @@
 
 #include <dirent.h>
 
+#include <algorithm>
 #include <chrono>
 #include <thread>
 
@@ -36,6 +37,16 @@ void start_symbolizer() {
 #endif
 }
 
+int count_down_to(int expected, int (*count)()) {
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+  int now = count();
+  while (now > expected && std::chrono::steady_clock::now() < deadline) {
+    std::this_thread::yield();
+    now = count();
+  }
+  return std::max(now, expected);
+}
+
 }  // namespace
 
 int count_descriptors() {
@@ -52,14 +63,7 @@ int count_threads() {
   return count_entries("/proc/self/task");
 }
 
-int count_threads_down_to(int expected) {
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
-  int threads = count_threads();
-  while (threads > expected && std::chrono::steady_clock::now() < deadline) {
-    std::this_thread::yield();
-    threads = count_threads();
-  }
-  return threads;
-}
+int count_threads_down_to(int expected) { return count_down_to(expected, &count_threads); }
+int count_descriptors_down_to(int expected) { return count_down_to(expected, &count_descriptors); }
 
 }  // namespace gradwire::transport

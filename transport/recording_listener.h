@@ -1,6 +1,9 @@
 #pragma once
 
+#include <atomic>
+#include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <string>
 #include <thread>
@@ -21,6 +24,10 @@ class RecordingListener : public ConnectionListener {
 
   void on_message(Connection& connection, Message message) override;
   void on_closed(Connection& connection, absl::Status reason) override;
+
+  uint64_t max_message_bytes() const override { return max_message_bytes_.load(); }
+  // From the next message on.
+  void take_at_most(uint64_t bytes) { max_message_bytes_ = bytes; }
 
   // While held back, on_message does not return, as if the receiver read nothing.
   void hold_back();
@@ -43,6 +50,7 @@ class RecordingListener : public ConnectionListener {
   void begin_call();
 
   const Hook hook_;
+  std::atomic<uint64_t> max_message_bytes_{std::numeric_limits<uint64_t>::max()};
 
   Mutex mutex_;
   CondVar changed_;

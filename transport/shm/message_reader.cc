@@ -60,7 +60,7 @@ absl::Status MessageReader::read_record(const RingConsumer& ring, const RecordWo
 }
 
 absl::Status MessageReader::check_sizes(uint64_t header_bytes) const {
-  MessageSizes sizes(limits_);
+  MessageSizes sizes(message_limits_);
   GRADWIRE_RETURN_IF_ERROR(sizes.begin(header_bytes, list_.size()));
   for (const BufferEntry& entry : list_) {
     if (entry.place() > BufferEntry::kInArena) {
@@ -121,7 +121,7 @@ absl::Status MessageReader::read_start(const RingConsumer& ring, const RecordWor
   ring.copy_out(0, start, sizeof(start));
   header_bytes_ = start[0];
   buffer_count_ = start[1];
-  GRADWIRE_RETURN_IF_ERROR(MessageSizes(limits_).begin(header_bytes_, buffer_count_));
+  GRADWIRE_RETURN_IF_ERROR(MessageSizes(message_limits_).begin(header_bytes_, buffer_count_));
   list_.clear();
   filled_ = 0;
   stage_ = Stage::kList;

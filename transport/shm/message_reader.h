@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <utility>
@@ -27,9 +28,15 @@ namespace gradwire::transport {
 //   }
 class MessageReader {
  public:
-  // All outlive the reader.
+  // `pool` and `arena` outlive the reader.
   MessageReader(const Limits& limits, BufferPool& pool, const ArenaPeer& arena)
-      : limits_(limits), pool_(pool), arena_(arena) {}
+      : limits_(limits), message_limits_(limits), pool_(pool), arena_(arena) {}
+
+  // Further bounds the header and the whole of each message that begins after this. REQUIRES: !in_message().
+  void set_max_message_bytes(uint64_t bytes) {
+    message_limits_.max_header_bytes = std::min<uint64_t>(limits_.max_header_bytes, bytes);
+    message_limits_.max_message_bytes = std::min(limits_.max_message_bytes, bytes);
+  }
 
   // Reads the next record of `ring`, whose first bytes are `record`; whether it completes a message, which is then to be
   // taken. `catch_up` is called when a block of an unknown segment is named, and is to learn of the segments that have
@@ -57,7 +64,9 @@ class MessageReader {
   absl::Status next_stages();
   absl::Status resolve_blocks(absl::FunctionRef<absl::Status()> catch_up);
 
-  const Limits& limits_;
+  const Limits limits_;
+  // What is left of them for the current message.
+  Limits message_limits_;
   BufferPool& pool_;
   const ArenaPeer& arena_;
 

@@ -116,6 +116,22 @@ void RawPeer::put_record(uint8_t kind, uint32_t buffers, uint32_t length, const 
   line_ += lines_of(payload.size());
 }
 
+RawListener::RawListener() {
+  const absl::StatusOr<ShmAddress> address = new_shm_address();
+  if (!address.ok()) return;
+  absl::StatusOr<Descriptor> socket = listen_at(*address);
+  if (!socket.ok()) return;
+  socket_ = *std::move(socket);
+  address_ = address->to_string();
+}
+
+std::unique_ptr<RawPeer> RawListener::accept() {
+  pollfd ready = {socket_.get(), POLLIN, 0};
+  if (::poll(&ready, 1, 60'000) != 1) return nullptr;
+  Descriptor accepted(::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+  return accepted.valid() ? std::make_unique<RawPeer>(std::move(accepted)) : nullptr;
+}
+
 std::string list_entry(uint64_t size, uint64_t place, uint64_t block) {
   const BufferEntry entry{size | place << BufferEntry::kPlaceShift, block};
   return std::string(reinterpret_cast<const char*>(&entry), sizeof(entry));

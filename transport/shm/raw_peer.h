@@ -2,7 +2,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "transport/descriptor.h"
@@ -12,12 +14,14 @@
 
 namespace gradwire::transport {
 
-// For tests: the other end of a connection through shared memory, without manners. It connects to a listening transport
-// and does what it is told. Not thread-safe.
+// For tests: the other end of a connection through shared memory, without manners. It connects to a listening transport,
+// or is one that a RawListener accepted, and does what it is told. Not thread-safe.
 class RawPeer {
  public:
   // Unconnected if that fails.
   explicit RawPeer(const std::string& address);
+  // Takes over a socket that was accepted.
+  explicit RawPeer(Descriptor socket) : socket_(std::move(socket)) {}
 
   // Sends one packet, with copies of the descriptors. False when it cannot.
   bool send(const void* bytes, std::size_t size, const std::vector<int>& descriptors = {});
@@ -67,6 +71,20 @@ class RawPeer {
   SharedMemory other_ring_;
   std::vector<SharedMemory> other_segments_;
   std::size_t line_ = 0;
+};
+
+// For tests: the plain socket that transports connect to instead of another transport. Not thread-safe.
+class RawListener {
+ public:
+  RawListener();
+  // Empty when it cannot listen.
+  const std::string& address() const { return address_; }
+  // Waits for the next one that connects.
+  std::unique_ptr<RawPeer> accept();
+
+ private:
+  std::string address_;
+  Descriptor socket_;
 };
 
 // A list entry and a kStart, as bytes.

@@ -87,6 +87,7 @@ void ShmConnection::accept_in_loop(Descriptor socket,
     finish_in_loop(peer);
     return;
   }
+  log(LogLevel::kDebug, "accepted a connection through shared memory");
   connect_timer_ = context_->loop->schedule_in_loop(
       Clock::system().now() + context_->options.handshake_timeout,
       [self = shared_from_this()] { self->finish_in_loop(self->unavailable("it has not said hello")); });

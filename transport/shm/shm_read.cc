@@ -111,6 +111,7 @@ bool ShmConnection::read_ring_in_loop(int messages, uint64_t lines) {
     seen += lines_of(record.length);
     absl::StatusOr<bool> complete = false;
     if (!close_called_.load(std::memory_order_relaxed)) {
+      if (!reader_.in_message()) reader_.set_max_message_bytes(listener_->max_message_bytes());
       complete = reader_.read(*incoming_, record, catch_up);
     } else if (record.length > incoming_->max_payload()) {
       complete = absl::InvalidArgumentError("what came is no record");

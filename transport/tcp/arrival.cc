@@ -70,6 +70,7 @@ void Arrival::become_connection_in_loop(const Preface& preface) {
     cancel_in_loop();
     return;
   }
+  log(LogLevel::kDebug, "accepted a tcp connection from ", peer_);
   auto connection = std::make_shared<TcpConnection>(context_, peer_, preface.token);
   connection->adopt_in_loop(leave_in_loop());
   std::shared_ptr<ConnectionListener> listener = (*on_accept_)(connection);

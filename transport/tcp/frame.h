@@ -2,6 +2,7 @@
 
 #include <sys/uio.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -89,8 +90,14 @@ class FrameParser {
     std::size_t size;
   };
 
-  // Both outlive the parser.
-  FrameParser(const Limits& limits, BufferPool& pool) : limits_(limits), pool_(pool) {}
+  // `pool` outlives the parser.
+  FrameParser(const Limits& limits, BufferPool& pool) : limits_(limits), frame_limits_(limits), pool_(pool) {}
+
+  // Further bounds the header and the whole of each message that begins after this. Not in the middle of a frame.
+  void set_max_message_bytes(uint64_t bytes) {
+    frame_limits_.max_header_bytes = std::min<uint64_t>(limits_.max_header_bytes, bytes);
+    frame_limits_.max_message_bytes = std::min(limits_.max_message_bytes, bytes);
+  }
 
   // The connection has so many stripes: frames may use them. Not in the middle of a frame.
   void set_stripes(int stripes) { stripes_ = stripes; }
@@ -136,7 +143,9 @@ class FrameParser {
   void skip_empty_buffers();
   absl::Status allocate_buffers(std::size_t end);
 
-  const Limits& limits_;
+  const Limits limits_;
+  // What is left of them for the current frame.
+  Limits frame_limits_;
   BufferPool& pool_;
   int stripes_ = 0;
 

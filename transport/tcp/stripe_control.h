@@ -10,6 +10,8 @@ namespace gradwire::transport {
 //                                         <-     control: ready
 //   (may use them)
 //
+// Neither end puts a striped frame on the connection before "ready": one that comes earlier is invalid.
+//
 // The other end asks for them with "want". When they have carried nothing for a while the opener sends "drop" and
 // uses them no more; so does the other end, and answers "drop". What was sent before has arrived with that, since a
 // message is complete before the next frame is read; so the opener closes them. Control frames, one byte each:

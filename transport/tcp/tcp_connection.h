@@ -110,6 +110,7 @@ class TcpConnection : public Connection,
   void want_stripes_in_loop();
   void open_stripes_in_loop();
   void stripe_connected_in_loop(Stripe& stripe);
+  bool stripes_are_connecting_in_loop() const;
   bool watch_stripe_in_loop(const std::shared_ptr<Stripe>& stripe);
   void give_up_stripes_in_loop();
   void stripes_joined_in_loop();
@@ -127,6 +128,8 @@ class TcpConnection : public Connection,
   void read_due_stripes_in_loop();
   void read_stripe_in_loop(Stripe& stripe);
   void stripe_ended_in_loop(Stripe& stripe);
+  // While a frame awaits its shares: notes whether the stream ends behind it, and then bounds the wait.
+  void note_end_in_loop(bool end_may_have_come);
   void watch_shares_in_loop();
   void resume_after_shares_in_loop();
 

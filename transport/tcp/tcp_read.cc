@@ -23,8 +23,7 @@ constexpr int kMaxPlaces = 16;
 
 void TcpConnection::read_in_loop(bool until_end) {
   if (awaits_shares_) {
-    read_until_end_ = read_until_end_ || until_end;
-    if (until_end) watch_shares_in_loop();
+    note_end_in_loop(until_end);
     return;
   }
   // What the listener answers to what one read brought leaves together.
@@ -33,7 +32,11 @@ void TcpConnection::read_in_loop(bool until_end) {
     if (!socket_.valid()) return;
     const bool more = read_once_in_loop(until_end);
     if (!stripes_.empty()) read_due_stripes_in_loop();
-    if (!more) return;
+    if (!more) {
+      // The end may have come together with the frame that now waits; it is not reported again.
+      if (awaits_shares_) note_end_in_loop(until_end);
+      return;
+    }
     SendBatch::flush();
   }
   // Others have their turn; the edge that was told will not be told again.
@@ -94,6 +97,7 @@ bool TcpConnection::accept_bytes_in_loop(std::size_t in_places, absl::Span<const
     }
     if (!socket_.valid()) return false;
     if (beyond.empty() || close_called_.load(std::memory_order_relaxed)) return true;
+    if (parser_.between_frames()) parser_.set_max_message_bytes(listener_->max_message_bytes());
     status = parser_.consume(beyond);
   }
   finish_in_loop(with_context(status, absl::StrCat("connection with ", peer_address_)));

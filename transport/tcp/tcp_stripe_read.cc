@@ -137,7 +137,12 @@ void TcpConnection::stripe_ended_in_loop(Stripe& stripe) {
   });
 }
 
-// The other end sends nothing more on the connection itself; shares may still come, but not never.
+void TcpConnection::note_end_in_loop(bool end_may_have_come) {
+  read_until_end_ = read_until_end_ || end_may_have_come;
+  if (read_until_end_) watch_shares_in_loop();
+}
+
+// The other end sends nothing more on the connection itself; shares may still come, within a bounded time.
 void TcpConnection::watch_shares_in_loop() {
   if (shares_timer_ != 0) return;
   shares_timer_ = context_->loop->schedule_in_loop(
@@ -162,6 +167,7 @@ void TcpConnection::resume_after_shares_in_loop() {
   const std::string ahead = std::exchange(read_ahead_, std::string());
   if (!ahead.empty() && !close_called_.load(std::memory_order_relaxed) &&
       !accept_bytes_in_loop(0, absl::MakeConstSpan(ahead.data(), ahead.size()))) {
+    if (awaits_shares_) note_end_in_loop(false);
     if (!stripes_.empty()) read_due_stripes_in_loop();
     return;
   }

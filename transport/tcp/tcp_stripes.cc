@@ -45,9 +45,7 @@ void TcpConnection::open_stripes_in_loop() {
   stripe_timer_ =
       context_->loop->schedule_in_loop(Clock::system().now() + kStartPatience, [self = shared_from_this()] {
         self->stripe_timer_ = 0;
-        const bool connecting = std::any_of(self->stripes_.begin(), self->stripes_.end(),
-                                            [](const auto& stripe) { return stripe->connecting; });
-        if (connecting) self->give_up_stripes_in_loop();
+        if (self->stripes_are_connecting_in_loop()) self->give_up_stripes_in_loop();
       });
   const SocketAddress& address = candidates_[next_candidate_ - 1];
   for (int number = 1; number <= count; ++number) {
@@ -66,8 +64,11 @@ void TcpConnection::open_stripes_in_loop() {
       return;
     }
   }
-  // The other end may use them as soon as it has joined the last.
-  parser_.set_stripes(count);
+}
+
+bool TcpConnection::stripes_are_connecting_in_loop() const {
+  return std::any_of(stripes_.begin(), stripes_.end(),
+                     [](const std::shared_ptr<Stripe>& stripe) { return stripe->connecting; });
 }
 
 bool TcpConnection::watch_stripe_in_loop(const std::shared_ptr<Stripe>& stripe) {
@@ -95,13 +96,10 @@ void TcpConnection::stripe_connected_in_loop(Stripe& stripe) {
   stripe.connecting = false;
 }
 
-// Without them, messages travel on the one socket.
+// Messages travel on the one socket then. No frame that is being received uses the stripes: the parser accepts striped
+// frames from "ready" on.
 void TcpConnection::give_up_stripes_in_loop() {
   if (stripes_state_ != Stripes::kStarting) return;
-  if (shares_are_due_in_loop()) {
-    finish_in_loop(unavailable("a stripe was lost in the middle of a message"));
-    return;
-  }
   remove_stripes_in_loop();
   // The end that opens them tries no more; the other waits for it to try again.
   stripes_state_ = accepted_ ? Stripes::kOff : Stripes::kRefused;
@@ -170,9 +168,10 @@ void TcpConnection::control_in_loop(absl::string_view header) {
       }
       break;
     case StripeControl::kReady:
-      if (!accepted_ && stripes_state_ == Stripes::kStarting) {
+      if (!accepted_ && stripes_state_ == Stripes::kStarting && !stripes_are_connecting_in_loop()) {
         context_->loop->cancel_in_loop(std::exchange(stripe_timer_, 0));
         stripes_state_ = Stripes::kReady;
+        parser_.set_stripes(static_cast<int>(stripes_.size()));
         {
           MutexLock lock(mutex_);
           use_stripes_locked();

@@ -7,12 +7,14 @@ namespace gradwire::transport {
 namespace {
 
 TransportKind kind(const std::string& name, const std::string& methods, bool sleeps_at_once = false) {
-  return {name, [methods, sleeps_at_once] {
+  return {name,
+          [methods, sleeps_at_once] {
             UcxOptions options;
             options.methods = methods;
             if (sleeps_at_once) options.wait = {absl::ZeroDuration(), absl::ZeroDuration()};
             return make_ucx_transport(options);
-          }};
+          },
+          false, false};
 }
 
 INSTANTIATE_TEST_SUITE_P(Ucx, TransportConformance,

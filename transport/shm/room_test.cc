@@ -1,0 +1,135 @@
+// The handshake of a writer that finds the ring full and a reader that makes room at that moment (ring.h).
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <random>
+#include <thread>
+
+#include "base/clock.h"
+#include "base/poller.h"
+#include "gtest/gtest.h"
+#include "transport/event_loop.h"
+#include "transport/recording_listener.h"
+#include "transport/shm/raw_peer.h"
+#include "transport/shm/shm_transport.h"
+
+namespace gradwire::transport {
+namespace {
+
+constexpr uint64_t kLines = kMinRingBytes / kLineBytes;
+constexpr int kRounds = 5'000;
+
+void spin_until(const std::function<bool()>& condition) {
+  for (int i = 1; !condition(); ++i) {
+    if (i % 200 == 0) {
+      std::this_thread::yield();
+    } else {
+      cpu_relax();
+    }
+  }
+}
+
+// A connection whose loop nobody drives but the test, so that nothing but a doorbell makes it look at the ring again.
+class ShmRoom : public testing::Test {
+ protected:
+  void SetUp() override {
+    auto loop = EventLoop::create();
+    ASSERT_TRUE(loop.ok()) << loop.status();
+    loop_ = *loop;
+    ShmOptions options;
+    options.ring_bytes = kMinRingBytes;
+    transport_ = make_shm_transport(options, loop_);
+    auto address = transport_->listen([this](const std::shared_ptr<Connection>& connection) {
+      connection_ = connection;
+      return std::make_shared<RecordingListener>();
+    });
+    ASSERT_TRUE(address.ok()) << address.status();
+    peer_ = std::make_unique<RawPeer>(*address);
+    peer_->say_hello(kMinRingBytes, 0);
+    ASSERT_TRUE(drive_until([this] { return connection_ != nullptr; }));
+    ASSERT_TRUE(peer_->wait_and_receive());
+    ASSERT_GT(peer_->other_ring().size(), 0);
+  }
+
+  void TearDown() override {
+    connection_.reset();
+    transport_->shutdown();
+  }
+
+  bool drive_until(const std::function<bool()>& condition) {
+    const absl::Time deadline = Clock::system().now() + kTestPatience;
+    while (!condition() && Clock::system().now() < deadline) {
+      if (!loop_->try_enter()) continue;
+      loop_->poll();
+      loop_->leave();
+    }
+    return condition();
+  }
+
+  // A record of one line.
+  void send_one() {
+    Message message;
+    message.header.assign(40, 'x');
+    ASSERT_TRUE(connection_->send(std::move(message)).ok());
+  }
+
+  char* ring() const { return peer_->other_ring().data(); }
+  std::atomic_ref<uint64_t> word(uint64_t line) const {
+    return shared_word<uint64_t>(ring() + kLinesOffset + line % kLines * kLineBytes);
+  }
+  void say_tail(uint64_t tail) const { shared_word<uint64_t>(ring() + kTailOffset).store(tail); }
+  std::atomic_ref<uint32_t> room() const { return shared_word<uint32_t>(ring() + kRoomOffset); }
+
+  std::shared_ptr<EventLoop> loop_;
+  std::unique_ptr<Transport> transport_;
+  std::shared_ptr<Connection> connection_;
+  std::unique_ptr<RawPeer> peer_;
+};
+
+// Reads the ring to its end, each time at another moment after it became full. A writer that asked for room and did not
+// look again would miss what was made between its look and its question, and the reader would not know of the question.
+TEST_F(ShmRoom, AWriterThatFindsTheRingFullIsSeenAskingOrSeesTheRoom) {
+  std::atomic<int> begun{-1};
+  std::atomic<int> read{-1};
+  bool asked = false;
+  uint64_t position = 0;
+  std::thread reader([&] {
+    std::mt19937 random(1);
+    for (int round = 0; round < kRounds; ++round) {
+      spin_until([&] { return begun.load() >= round; });
+      for (uint64_t line = position; line < position + kLines; ++line) {
+        spin_until([&] { return word(line).load() != 0; });
+        word(line).store(0);
+      }
+      for (unsigned wait = random() % 200; wait > 0; --wait) asm volatile("" ::: "memory");
+      say_tail(position + kLines);
+      full_fence();
+      asked = room().load() != 0;
+      read.store(round);
+    }
+  });
+  int found = 0, rung = 0, lost = 0;
+  for (int round = 0; round < kRounds; ++round) {
+    room().store(0);
+    begun.store(round);
+    // One more than fits.
+    for (uint64_t i = 0; i <= kLines; ++i) send_one();
+    spin_until([&] { return read.load() >= round; });
+    const uint64_t last = position + kLines;
+    const bool is_there = word(last).load() != 0;
+    ++(is_there ? found : asked ? rung : lost);
+    peer_->ring();
+    ASSERT_TRUE(drive_until([&] { return word(last).load() != 0; }));
+    word(last).store(0);
+    position = last + 1;
+    say_tail(position);
+  }
+  reader.join();
+  EXPECT_EQ(lost, 0) << found << " found the room, " << rung << " were seen asking";
+  EXPECT_EQ(found + rung, kRounds);
+}
+
+}  // namespace
+}  // namespace gradwire::transport
