@@ -13,6 +13,8 @@
 #include "absl/strings/str_split.h"
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/log.h"
+#include "base/name.h"
 #include "collectives/agreement.h"
 #include "collectives/backend_choice.h"
 #include "collectives/outside_group.h"
@@ -78,7 +80,7 @@ absl::Status ask_launcher(const BackendEntry& entry, ProcessGroupOptions& option
 
 // A name that the rendezvous of an rpc agent at the same address, or in the same store, does not have: a job may have both.
 std::string rendezvous_name(const ProcessGroupOptions& options) {
-  return absl::StrCat("process_group", options.group_name.empty() ? "" : " ", options.group_name);
+  return absl::StrCat("process_group", options.group_name.empty() ? "" : ":", options.group_name);
 }
 
 // Finds the others; afterwards `options` has the rank and world size, and a store that is this world's alone.
@@ -170,6 +172,8 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> meet(ProcessGroupOptions options, 
                                .options = options.options};
   round.key = "made";
   GRADWIRE_ASSIGN_OR_RETURN(parts.backend, make_together(choice, context, round));
+  log(LogLevel::kInfo, "process group \"", parts.name, "\": joined as rank ", options.rank, " of ",
+      options.world_size, ", backend ", to_string(choice));
   parts.options = std::move(options);
   parts.store = store;
   return std::make_shared<ProcessGroupImpl>(std::move(parts));
@@ -204,6 +208,10 @@ absl::StatusOr<std::vector<int>> members_of(std::vector<int> ranks, int world_si
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<ProcessGroup>> join_world(const ProcessGroupOptions& options) {
+  // Every other error has the name in it.
+  if (!options.group_name.empty()) {
+    GRADWIRE_RETURN_IF_ERROR(check_name("name of a process group", options.group_name));
+  }
   absl::StatusOr<std::shared_ptr<ProcessGroup>> group = join(options);
   if (group.ok()) return group;
   return with_context(
@@ -271,6 +279,8 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> make_group(GroupRequest request) {
   round.key = "made";
   absl::StatusOr<std::unique_ptr<GroupBackend>> backend = make_together(choice, context, round);
   if (!backend.ok()) return explain_ranks(backend.status(), parts.checks.ranks);
+  log(LogLevel::kInfo, "process group \"", name, "\": joined as rank ", parts.checks.rank, " of ",
+      parts.checks.ranks.size(), ", backend ", to_string(choice));
   parts.backend = *std::move(backend);
   parts.options = std::move(options);
   parts.store = store;

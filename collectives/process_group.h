@@ -33,7 +33,7 @@ struct ProcessGroupOptions {
   int rank = -1;
   // Instead of init_method. May be shared with others: the group keeps to keys of its own.
   std::shared_ptr<store::Store> store;
-  // Groups of different names at one address do not see one another.
+  // Groups of different names at one address do not see one another. Empty, or 1 to 128 characters of A-Z a-z 0-9 _ . : -
   std::string group_name;
   // The CUDA device of this rank; -1: chosen by the first tensor.
   int device_id = -1;
@@ -149,7 +149,10 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
                                           const std::vector<int64_t>& output_splits = {},
                                           const std::vector<int64_t>& input_splits = {}) = 0;
 
-  // Point to point; tags from 0 up. recv returns the rank that sent.
+  // Point to point; tags from 0 up. recv returns the rank that sent. send returns when `tensor` may be changed again. For
+  // a small tensor that is at once. For a large one (over 64 KiB with the cpu backend) it waits until the receiver asks
+  // for it. So two ranks that send each other large tensors before they receive wait until the timeout: let one of them
+  // receive first, or use isend.
   virtual void send(at::Tensor tensor, int dst, int tag = 0) = 0;
   virtual int recv(at::Tensor tensor, int src = kAnySource, int tag = 0) = 0;
   virtual WorkPtr isend(at::Tensor tensor, int dst, int tag = 0) = 0;

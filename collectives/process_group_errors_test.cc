@@ -239,6 +239,18 @@ TEST(ProcessGroupCreate, RankGivenTwiceIsNamedAtOnce) {
   }
 }
 
+TEST(ProcessGroupCreate, BadNameIsRefused) {
+  for (const std::string& name : {std::string("a/b"), std::string("a b"), std::string(1 << 20, 'a')}) {
+    const auto store = std::make_shared<store::HashStore>();
+    const auto results = run_threads(1, [&](int rank) {
+      (void)ProcessGroup::create({.world_size = 1, .rank = rank, .store = store, .group_name = name});
+    });
+    EXPECT_EQ(results[0].code(), absl::StatusCode::kInvalidArgument) << results[0];
+    EXPECT_THAT(text(results[0]), HasSubstr("bad name of a process group: got \"a"));
+    EXPECT_EQ(store->num_keys(), 0);
+  }
+}
+
 TEST(ProcessGroupCreate, StoreServesSeveralWorldsOneAfterTheOtherAndSideBySide) {
   const auto store = std::make_shared<store::HashStore>();
   for (int round = 0; round < 3; ++round) {
@@ -246,7 +258,7 @@ TEST(ProcessGroupCreate, StoreServesSeveralWorldsOneAfterTheOtherAndSideBySide) 
       const Group one =
           ProcessGroup::create({.world_size = 2, .rank = rank, .store = store, .group_name = "one"});
       const Group two =
-          ProcessGroup::create({.world_size = 2, .rank = rank, .store = store, .group_name = "t/w"});
+          ProcessGroup::create({.world_size = 2, .rank = rank, .store = store, .group_name = "t.w"});
       at::Tensor tensor = at::ones({1});
       one->all_reduce(tensor);
       two->all_reduce(tensor);

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
+#include "base/log.h"
 #include "base/stable_hash.h"
 #include "collectives/consistency.h"
 #include "collectives/join.h"
@@ -160,6 +161,7 @@ void ProcessGroupImpl::abort(const std::string& reason) {
     if (aborted_.ok()) aborted_ = status;
     backend = backend_;
   }
+  log(LogLevel::kInfo, "process group \"", name(), "\": rank ", rank(), " aborts it: ", reason);
   if (backend != nullptr) backend->abort(status);
 }
 
@@ -194,6 +196,7 @@ void ProcessGroupImpl::destroy() {
   turnstile_.leave(ticket);
   backend.reset();
   async_.join();
+  log(LogLevel::kInfo, "process group \"", name(), "\": rank ", rank(), " has left");
 }
 
 }  // namespace gradwire::collectives

@@ -246,11 +246,11 @@ TEST(ProcessGroup, AsynchronousOperationOutlivesWorkAndHandle) {
 }
 
 TEST(ProcessGroup, DescribesItself) {
-  Ranks ranks(2, {.backend = "GLOO", .timeout = absl::Seconds(30), .group_name = "job/1"});
+  Ranks ranks(2, {.backend = "GLOO", .timeout = absl::Seconds(30), .group_name = "job.1"});
   EXPECT_EQ(ranks[1]->rank(), 1);
   EXPECT_EQ(ranks[1]->backend(), Backend::kCpu);
   EXPECT_EQ(ranks[1]->ranks(), std::vector<int>({0, 1}));
-  EXPECT_EQ(ranks[1]->name(), "job/1");
+  EXPECT_EQ(ranks[1]->name(), "job.1");
   EXPECT_EQ(ranks[1]->timeout(), absl::Seconds(30));
   ranks.run([](const Group& group) { group->all_reduce(mine(group->rank())); });
   EXPECT_THAT(ranks[0]->flight_record(), ::testing::HasSubstr("#0 all_reduce Float[2, 3] sum: done"));

@@ -26,17 +26,17 @@ World& the_world() {
 
 Group init_process_group(const ProcessGroupOptions& options) {
   {
-    MutexLock lock(the_world().mutex);
-    const Group& group = the_world().group;
-    if (group != nullptr) {
+    World& world = the_world();
+    MutexLock lock(world.mutex);
+    if (world.group != nullptr) {
       throw Error(absl::FailedPreconditionError(absl::StrCat(
-          "init_process_group: this process is rank ", group->rank(), " of ", group->size(),
+          "init_process_group: this process is rank ", world.group->rank(), " of ", world.group->size(),
           " already; call destroy_process_group first, or use ProcessGroup::create for several")));
     }
-    if (the_world().joining) {
+    if (world.joining) {
       throw Error(absl::FailedPreconditionError("init_process_group: another thread is in it"));
     }
-    the_world().joining = true;
+    world.joining = true;
   }
   Group made;
   struct Joined {

@@ -13,6 +13,13 @@
 #include "store/prefix_store.h"
 
 namespace gradwire::collectives::cpu {
+namespace {
+
+// Of what keeps memory from being shared, the user's timeout alone ends the group: messages would come no sooner from a
+// member that is not there. A store that fails says so again in the exchange that follows.
+bool is_out_of_time(const absl::Status& status) { return absl::IsDeadlineExceeded(status); }
+
+}  // namespace
 
 CpuGroup::CpuGroup(Options options)
     : options_(std::move(options)),
@@ -102,17 +109,29 @@ absl::Status CpuGroup::share_memory() {
     absl::StatusOr<std::unique_ptr<HostGroup>> joined = HostGroup::join(std::move(host));
     if (joined.ok()) {
       host_ = *std::move(joined);
-    } else if (absl::IsUnavailable(joined.status())) {
-      failure = joined.status().ToString();
-      log(LogLevel::kWarning, "ranks of this host exchange messages instead of sharing memory: ", failure);
-    } else {
+    } else if (is_out_of_time(joined.status())) {
       return joined.status();
+    } else {
+      failure = joined.status().ToString();
     }
   }
-  // Where it does not work, each is a host of its own, for all.
   GRADWIRE_ASSIGN_OR_RETURN(const std::vector<std::string> failures, exchange("shares", failure));
+  // Where it does not work for one member, it works for none of its host: another may have joined before that one gave up,
+  // and would wait for it in the memory. There each member is a host of its own.
+  std::vector<bool> apart(failures.size());
   for (int member = 0; member < options_.size; ++member) {
-    if (!failures[member].empty()) leader_of_[member] = member;
+    if (!failures[member].empty()) apart[leader_of_[member]] = true;
+  }
+  if (apart[leader_of_[options_.rank]]) {
+    const auto cause = std::find_if(neighbours_.begin(), neighbours_.end(),
+                                    [&](int member) { return !failures[member].empty(); });
+    log(LogLevel::kWarning, "ranks of this host exchange messages instead of sharing memory: rank ", *cause,
+        ": ", failures[*cause]);
+    host_.reset();
+    neighbours_ = {options_.rank};
+  }
+  for (int member = 0; member < options_.size; ++member) {
+    if (apart[leader_of_[member]]) leader_of_[member] = member;
     if (leader_of_[member] == member) leaders_.push_back(member);
   }
   return absl::OkStatus();
@@ -125,7 +144,7 @@ absl::Status CpuGroup::lay_lanes() {
                    .store = std::make_shared<store::PrefixStore>("lanes/", options_.store),
                    .timeout = options_.timeout,
                    .executor = options_.mesh->executor()});
-  if (!joined.ok() && !absl::IsUnavailable(joined.status())) return joined.status();
+  if (is_out_of_time(joined.status())) return joined.status();
   const std::string failure = joined.ok() ? "" : joined.status().ToString();
   if (!failure.empty()) log(LogLevel::kWarning, "ranks of this host have no lanes: ", failure);
   // All have them, or none.

@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -13,6 +14,7 @@
 #include "gtest/gtest.h"
 #include "store/hash_store.h"
 #include "store/prefix_store.h"
+#include "store/store.h"
 
 namespace gradwire::collectives::cpu {
 namespace {
@@ -44,9 +46,64 @@ struct Place {
 
 std::ostream& operator<<(std::ostream& out, const Place& place) { return out << place.name; }
 
+// Another store, of which this member reads one value wrong.
+class MisreadStore : public store::Store {
+ public:
+  MisreadStore(std::shared_ptr<store::Store> store, std::string key, std::string misread)
+      : store_(std::move(store)), key_(std::move(key)), misread_(std::move(misread)) {}
+  std::string description() const override { return "a store misread"; }
+
+ private:
+  static absl::Duration left(absl::Time deadline) { return deadline - Clock::system().now(); }
+  absl::Status do_set(absl::string_view key, absl::string_view value, absl::Time deadline) override {
+    return store_->try_set(key, value, left(deadline));
+  }
+  absl::StatusOr<int64_t> do_add(absl::string_view key, int64_t n, absl::Time deadline) override {
+    return store_->try_add(key, n, left(deadline));
+  }
+  absl::StatusOr<std::string> do_compare_set(absl::string_view key, absl::string_view expected,
+                                             absl::string_view desired, absl::Time deadline) override {
+    return store_->try_compare_set(key, expected, desired, left(deadline));
+  }
+  absl::StatusOr<bool> do_delete_key(absl::string_view key, absl::Time deadline) override {
+    return store_->try_delete_key(key, left(deadline));
+  }
+  absl::StatusOr<int64_t> do_num_keys(absl::string_view prefix, absl::Time deadline) override {
+    return store_->try_num_keys_under(prefix, left(deadline));
+  }
+  absl::StatusOr<std::vector<std::string>> do_wait(const std::vector<std::string>& keys,
+                                                   absl::Time deadline) override {
+    const absl::Status waited = store_->try_wait(keys, left(deadline));
+    if (absl::IsDeadlineExceeded(waited)) return keys;
+    if (!waited.ok()) return waited;
+    return std::vector<std::string>();
+  }
+  absl::StatusOr<std::optional<std::string>> do_watch(absl::string_view key,
+                                                      std::optional<absl::string_view> last_value,
+                                                      absl::Time deadline) override {
+    absl::StatusOr<std::string> value = last_value.has_value()
+                                            ? store_->try_watch(key, *last_value, left(deadline))
+                                            : store_->try_get(key, left(deadline));
+    if (absl::IsDeadlineExceeded(value.status())) return std::nullopt;
+    if (!value.ok()) return value.status();
+    return key == key_ ? misread_ : *std::move(value);
+  }
+
+  const std::shared_ptr<store::Store> store_;
+  const std::string key_;
+  const std::string misread_;
+};
+
+// What one member reads wrong.
+struct Misread {
+  int rank = -1;
+  std::string key;
+  std::string value;
+};
+
 // Runs every member in a thread of its own. Member i is rank i * step of the world.
 void in_groups(const std::vector<std::string>& hosts, const std::function<void(CpuGroup&)>& member,
-               int step = 1) {
+               int step = 1, const Misread& misread = Misread()) {
   const auto store = std::make_shared<store::HashStore>();
   const int size = static_cast<int>(hosts.size());
   std::vector<std::thread> threads;
@@ -57,6 +114,8 @@ void in_groups(const std::vector<std::string>& hosts, const std::function<void(C
                                 .store = std::make_shared<store::PrefixStore>("mesh/", store)});
       ASSERT_TRUE(mesh.ok()) << mesh.status();
       CpuGroup::Options options{.rank = rank, .size = size, .name = "test", .store = store, .mesh = *mesh};
+      if (rank == misread.rank)
+        options.store = std::make_shared<MisreadStore>(store, misread.key, misread.value);
       for (int each = 0; each < size; ++each) options.world_ranks.push_back(each * step);
       options.timeout = absl::Seconds(60);
       options.host = hosts[rank];
@@ -165,6 +224,44 @@ TEST(CpuGroup, ErrorsNameRanksOfTheGroup) {
     EXPECT_TRUE(absl::StrContains(all.message(), "from rank 1 in time")) << all;
   };
   in_groups({"a", "b"}, member, /*step=*/2);
+}
+
+// That the group works, and is of so many hosts as far as sharing memory goes.
+void expect_works(CpuGroup& group, int size, int hosts) {
+  EXPECT_EQ(group.hosts(), hosts);
+  std::vector<int64_t> mine(1000, group.rank() + 1);
+  ASSERT_TRUE(group.all_reduce(span(mine), Longs(), soon()).ok());
+  EXPECT_EQ(mine, std::vector<int64_t>(1000, size * (size + 1) / 2));
+  ASSERT_TRUE(group.broadcast(span(mine), size - 1, soon()).ok());
+  std::vector<int64_t> out{group.rank()}, in(1);
+  const Future<void> sent = group.send((group.rank() + 1) % size, 5, span(out), soon());
+  EXPECT_EQ(group.receive(kAnyRank, 5, span(in), soon()).wait(), (group.rank() + size - 1) % size);
+  sent.wait();
+}
+
+TEST(CpuGroup, MemoryThatOneMemberCannotReachIsReplacedByMessages) {
+  for (const char* entry : {"garbage", "1 2 0123456789abcdef", "failed: no memory"}) {
+    SCOPED_TRACE(entry);
+    in_groups({"a", "a", "a"}, [](CpuGroup& group) { expect_works(group, 3, 3); }, 1,
+              {.rank = 2, .key = "memory/0//memory", .value = entry});
+  }
+  // The other host's members still share theirs.
+  in_groups({"a", "a", "b", "b"}, [](CpuGroup& group) { expect_works(group, 4, 3); }, 1,
+            {.rank = 1, .key = "memory/0//memory", .value = "garbage"});
+}
+
+TEST(CpuGroup, AMemberThatGivesUpTheMemoryAfterTheOthersJoinedIsNotWaitedForThere) {
+  for (const int rank : {0, 2}) {
+    in_groups({"a", "a", "a"}, [](CpuGroup& group) { expect_works(group, 3, 3); }, 1,
+              {.rank = rank, .key = "memory/0//joined/1", .value = "it cannot"});
+  }
+}
+
+TEST(CpuGroup, LanesThatOneMemberCannotReachAreReplacedByMessages) {
+  for (const char* key : {"lanes//memory", "lanes//joined/1"}) {
+    in_groups({"a", "a", "a"}, [](CpuGroup& group) { expect_works(group, 3, 1); }, 1,
+              {.rank = 2, .key = key, .value = "garbage"});
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Places, CpuGroupTest,

@@ -2,9 +2,11 @@
 
 #include <fcntl.h>
 #include <linux/futex.h>
+#include <linux/magic.h>
 #include <poll.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -12,10 +14,12 @@
 #include <cstring>
 #include <utility>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "base/error.h"
 #include "base/host.h"
 #include "base/random_id.h"
@@ -25,6 +29,8 @@ namespace {
 
 constexpr std::size_t kPage = 4096;
 constexpr const char* kMemoryKey = "memory";
+// Before the reason why there is no memory.
+constexpr const char* kFailed = "failed: ";
 
 std::size_t to_pages(std::size_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
 
@@ -44,22 +50,74 @@ absl::Status unavailable(absl::string_view what) {
   return absl::UnavailableError(absl::StrCat(what, ": ", std::strerror(errno)));
 }
 
-absl::StatusOr<transport::SharedMemory> adopt(const std::string& published, std::size_t bytes) {
-  const std::vector<std::string> fields = absl::StrSplit(published, ' ');
-  int process = 0, fd = 0;
+// What member 0 says in the store of its memory, or of its failure to make one.
+struct Published {
+  int process = 0;
+  int fd = 0;
   std::string token;
-  if (fields.size() != 3 || !absl::SimpleAtoi(fields[0], &process) || !absl::SimpleAtoi(fields[1], &fd) ||
-      fields[2].size() != sizeof(HostMemory::Header::token)) {
-    return absl::InvalidArgumentError("what the store says of the shared memory is garbage");
+
+  std::string encode() const { return absl::StrCat(process, " ", fd, " ", token); }
+  static absl::StatusOr<Published> parse(absl::string_view text) {
+    const std::vector<std::string> fields = absl::StrSplit(text, ' ');
+    Published published;
+    if (fields.size() != 3 || !absl::SimpleAtoi(fields[0], &published.process) || published.process <= 0 ||
+        !absl::SimpleAtoi(fields[1], &published.fd) || published.fd < 0 ||
+        fields[2].size() != sizeof(HostMemory::Header::token)) {
+      return absl::InvalidArgumentError(absl::StrCat("malformed entry of shared memory in the store: got \"",
+                                                     absl::CHexEscape(text),
+                                                     "\", expected \"<process> <descriptor> <token>\""));
+    }
+    published.token = fields[2];
+    return published;
   }
+};
+
+// Opens the shared memory behind a descriptor of another process. To open some files has effects: a device may act, a
+// pipe may block. The entry may name any file. So:
+//   1. O_PATH finds out what the file is without opening it. (O_NOFOLLOW is of no use: entries of /proc/PID/fd are links.)
+//   2. Only a file in memory that belongs to this user is opened, by way of what step 1 holds, so that it is the same.
+absl::StatusOr<transport::Descriptor> open_memory(const std::string& path) {
+  const transport::Descriptor found(::open(path.c_str(), O_PATH | O_CLOEXEC));
+  if (!found.valid()) return unavailable(absl::StrCat("cannot open ", path));
+  struct stat file;
+  struct statfs file_system;
+  if (::fstat(found.get(), &file) != 0 || ::fstatfs(found.get(), &file_system) != 0)
+    return unavailable(absl::StrCat("cannot tell what ", path, " is"));
+  if (!S_ISREG(file.st_mode) || static_cast<uint64_t>(file_system.f_type) != TMPFS_MAGIC ||
+      file.st_uid != ::geteuid()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, " is not shared memory: got a file of mode ", absl::Hex(file.st_mode), " of user ",
+                     file.st_uid, ", expected a regular file in memory of user ", ::geteuid()));
+  }
+  const std::string own_path = absl::StrCat("/proc/self/fd/", found.get());
+  transport::Descriptor opened(::open(own_path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK));
+  if (!opened.valid()) return unavailable(absl::StrCat("cannot open ", path));
+  return opened;
+}
+
+bool has_ended(const transport::Descriptor& process) {
+  pollfd watched{.fd = process.get(), .events = POLLIN, .revents = 0};
+  return ::poll(&watched, 1, 0) > 0;
+}
+
+absl::StatusOr<transport::Descriptor> watch(int process) {
+  transport::Descriptor watched(static_cast<int>(::syscall(SYS_pidfd_open, process, 0)));
+  if (!watched.valid()) return unavailable(absl::StrCat("cannot watch process ", process));
+  return watched;
+}
+
+absl::StatusOr<transport::SharedMemory> adopt(const Published& published, std::size_t bytes) {
+  // Before the path is used: while this process lives, its number means no other.
+  GRADWIRE_ASSIGN_OR_RETURN(const transport::Descriptor process, watch(published.process));
   // Opened anew: a descriptor of the file itself, of which the process that made it need know nothing.
-  const std::string path = absl::StrCat("/proc/", process, "/fd/", fd);
-  const transport::Descriptor descriptor(::open(path.c_str(), O_RDWR | O_CLOEXEC));
-  if (!descriptor.valid()) return unavailable(absl::StrCat("cannot open ", path));
+  const std::string path = absl::StrCat("/proc/", published.process, "/fd/", published.fd);
+  GRADWIRE_ASSIGN_OR_RETURN(const transport::Descriptor descriptor, open_memory(path));
+  if (has_ended(process))
+    return absl::UnavailableError(absl::StrCat("process ", published.process, ", which made it, has ended"));
   GRADWIRE_ASSIGN_OR_RETURN(transport::SharedMemory memory,
                             transport::SharedMemory::adopt(descriptor, bytes, false));
   const auto* header = reinterpret_cast<const HostMemory::Header*>(memory.data());
-  if (std::memcmp(header->token, fields[2].data(), sizeof(header->token)) != 0) {
+  if (std::memcmp(header->token, published.token.data(), sizeof(header->token)) != 0) {
     return absl::UnavailableError(absl::StrCat(path, " is the memory of another group"));
   }
   return memory;
@@ -106,25 +164,42 @@ absl::StatusOr<std::unique_ptr<HostMemory>> HostMemory::join(const Options& opti
 
 absl::StatusOr<std::unique_ptr<HostMemory>> HostMemory::map(const Options& options,
                                                             transport::Descriptor& descriptor) {
-  const std::size_t bytes = total_bytes(options.size, options.slot_bytes);
-  std::unique_ptr<HostMemory> joined;
-  if (options.index == 0) {
-    GRADWIRE_ASSIGN_OR_RETURN(transport::SharedMemory memory,
-                              transport::SharedMemory::create(bytes, false, descriptor));
-    const std::string token = absl::StrCat(absl::Hex(random_id(), absl::kZeroPad16));
-    std::memcpy(reinterpret_cast<Header*>(memory.data())->token, token.data(), sizeof(Header::token));
-    joined.reset(new HostMemory(options, std::move(memory)));
+  absl::StatusOr<std::unique_ptr<HostMemory>> mapped =
+      options.index == 0 ? make(options, descriptor) : reach(options);
+  if (!mapped.ok()) return mapped;
+  (*mapped)->member(options.index).core.store(-1);
+  (*mapped)->member(options.index).process.store(::getpid());
+  return mapped;
+}
+
+absl::StatusOr<std::unique_ptr<HostMemory>> HostMemory::make(const Options& options,
+                                                             transport::Descriptor& descriptor) {
+  absl::StatusOr<transport::SharedMemory> memory =
+      transport::SharedMemory::create(total_bytes(options.size, options.slot_bytes), false, descriptor);
+  if (!memory.ok()) {
+    // The others wait for the entry, so a failure is one too.
     GRADWIRE_RETURN_IF_ERROR(
-        options.store->try_set(kMemoryKey, absl::StrCat(::getpid(), " ", descriptor.get(), " ", token)));
-  } else {
-    GRADWIRE_ASSIGN_OR_RETURN(const std::string published,
-                              options.store->try_get(kMemoryKey, options.timeout));
-    GRADWIRE_ASSIGN_OR_RETURN(transport::SharedMemory memory, adopt(published, bytes));
-    joined.reset(new HostMemory(options, std::move(memory)));
+        options.store->try_set(kMemoryKey, absl::StrCat(kFailed, memory.status().ToString())));
+    return memory.status();
   }
-  joined->member(options.index).core.store(-1);
-  joined->member(options.index).process.store(::getpid());
-  return joined;
+  const Published published{::getpid(), descriptor.get(),
+                            absl::StrCat(absl::Hex(random_id(), absl::kZeroPad16))};
+  std::memcpy(reinterpret_cast<Header*>(memory->data())->token, published.token.data(),
+              sizeof(Header::token));
+  std::unique_ptr<HostMemory> made(new HostMemory(options, *std::move(memory)));
+  GRADWIRE_RETURN_IF_ERROR(options.store->try_set(kMemoryKey, published.encode()));
+  return made;
+}
+
+absl::StatusOr<std::unique_ptr<HostMemory>> HostMemory::reach(const Options& options) {
+  GRADWIRE_ASSIGN_OR_RETURN(const std::string entry, options.store->try_get(kMemoryKey, options.timeout));
+  absl::string_view failure = entry;
+  if (absl::ConsumePrefix(&failure, kFailed))
+    return absl::UnavailableError(absl::StrCat("member 0 cannot share memory: ", failure));
+  GRADWIRE_ASSIGN_OR_RETURN(const Published published, Published::parse(entry));
+  GRADWIRE_ASSIGN_OR_RETURN(transport::SharedMemory memory,
+                            adopt(published, total_bytes(options.size, options.slot_bytes)));
+  return std::unique_ptr<HostMemory>(new HostMemory(options, std::move(memory)));
 }
 
 absl::Status HostMemory::meet(const Options& options) {
@@ -138,8 +213,7 @@ absl::Status HostMemory::meet(const Options& options) {
     }
     const int process = member(i).process.load();
     if (process == ::getpid()) continue;
-    watched_[i] = transport::Descriptor(static_cast<int>(::syscall(SYS_pidfd_open, process, 0)));
-    if (!watched_[i].valid()) return unavailable(absl::StrCat("cannot watch process ", process));
+    GRADWIRE_ASSIGN_OR_RETURN(watched_[i], watch(process));
   }
   return absl::OkStatus();
 }
@@ -147,8 +221,7 @@ absl::Status HostMemory::meet(const Options& options) {
 bool HostMemory::gone(int index) const {
   if (member(index).left.load() != 0) return true;
   if (!watched_[index].valid()) return false;
-  pollfd watched{.fd = watched_[index].get(), .events = POLLIN, .revents = 0};
-  return ::poll(&watched, 1, 0) > 0;
+  return has_ended(watched_[index]);
 }
 
 }  // namespace gradwire::collectives::cpu

@@ -60,7 +60,9 @@ class HostMemory {
     std::size_t slot_bytes = std::size_t{1} << 20;
     absl::Duration timeout = absl::Seconds(60);
   };
-  // Returns when all members have joined. Unavailable when the memory cannot be made or reached; the store's errors.
+  // Returns when all members have joined. A member that cannot make or reach the memory says so to the others, which then
+  // fail with Unavailable without waiting for it. Unavailable or InvalidArgument when the memory cannot be made or
+  // reached; the store's errors, of which DeadlineExceeded means that a member said nothing in time.
   static absl::StatusOr<std::unique_ptr<HostMemory>> join(const Options& options);
   // The others see that this member has left.
   ~HostMemory();
@@ -84,6 +86,9 @@ class HostMemory {
   HostMemory(const Options& options, transport::SharedMemory memory);
   static absl::StatusOr<std::unique_ptr<HostMemory>> map(const Options& options,
                                                          transport::Descriptor& descriptor);
+  static absl::StatusOr<std::unique_ptr<HostMemory>> make(const Options& options,
+                                                          transport::Descriptor& descriptor);
+  static absl::StatusOr<std::unique_ptr<HostMemory>> reach(const Options& options);
   absl::Status meet(const Options& options);
 
   const int index_;

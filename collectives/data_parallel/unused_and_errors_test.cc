@@ -76,6 +76,24 @@ TEST(UnusedParameters, WhatNoSyncAccumulatedCountsThoughTheNextPassDoesNotUseIt)
   });
 }
 
+TEST(UnusedParameters, WhatNoSyncAccumulatedCountsForOnePassOnly) {
+  const at::Tensor x = integers({2, 2}, 1);
+  const DistributedDataParallelOptions options{.find_unused_parameters = true};
+  on_replicas<BranchesImpl>(2, options, [&](const Group& group, BranchesImpl& net, auto& model) {
+    if (group->rank() == 1) {
+      const auto guard = model.no_sync();
+      model.forward(x, true, false).sum().backward();
+    }
+    model.forward(x, false, true).sum().backward();
+    EXPECT_TRUE(at::equal(net.left->weight.grad(), x.sum(0).expand({2, 2}) / 2));
+    // No rank has used the left one since: each keeps what it has, and nothing is averaged.
+    net.left->weight.mutable_grad() = at::full({2, 2}, 0.1 + group->rank(), at::kDouble);
+    model.forward(x, false, true).sum().backward();
+    EXPECT_TRUE(at::equal(net.left->weight.grad(), at::full({2, 2}, 0.1 + group->rank(), at::kDouble)))
+        << net.left->weight.grad();
+  });
+}
+
 TEST(UnusedParameters, OutputThatTheLossDoesNotUse) {
   struct TwoHeads : torch::nn::Module {
     TwoHeads()

@@ -76,7 +76,8 @@ LaneCore::~LaneCore() { shutdown(); }
 
 void LaneCore::start() {
   executor_ = std::make_shared<LaneExecutor>(weak_from_this(), options_.executor);
-  thread_ = std::thread([this] { work(); });
+  // It keeps the core: who leaves on this thread does not wait for its end.
+  thread_ = std::thread([self = shared_from_this()] { self->work(); });
 }
 
 void LaneCore::finish_locked(const SendPtr& send, absl::Status status, Todos& todos) {
@@ -143,7 +144,14 @@ void LaneCore::shutdown() {
   }
   for (int rank = 0; rank < options_.size; ++rank) ring(bell_of(rank));
   perform(todos);
-  if (thread_.joinable()) thread_.join();
+  if (!thread_.joinable()) return;
+  // A continuation that ran on the group's thread may be what leaves. The thread cannot wait for itself; it ends as soon as
+  // the continuation has returned.
+  if (thread_.get_id() == std::this_thread::get_id()) {
+    thread_.detach();
+  } else {
+    thread_.join();
+  }
 }
 
 }  // namespace gradwire::collectives::cpu

@@ -43,7 +43,8 @@ class Lanes {
   };
   // Returns when all members have joined. Unavailable when memory cannot be shared; the store's errors.
   static absl::StatusOr<std::unique_ptr<Lanes>> join(const Options& options);
-  // Leaves: others hear of it, and what is under way here fails with Cancelled.
+  // Leaves: others hear of it, and what is under way here fails with Cancelled. Waits for the group's thread, unless a
+  // continuation leaves on that thread itself.
   ~Lanes();
 
   // As Mesh's.

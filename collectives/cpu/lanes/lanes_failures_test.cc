@@ -1,6 +1,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
+
 #include "collectives/cpu/lanes/lanes_test_group.h"
 #include "store/file_store.h"
 
@@ -24,6 +26,30 @@ TEST(Lanes, DeadlinesNameTheRank) {
   EXPECT_TRUE(group[0].send(1, 0, span(data), patience()).result().ok());
   std::string received(1, ' ');
   EXPECT_TRUE(group[1].receive(0, 0, span(received), patience()).result().ok());
+}
+
+TEST(Lanes, ARankMayLeaveFromAContinuationOnTheGroupsThread) {
+  Members group(2);
+  std::string received(1, ' ');
+  std::atomic<bool> has_left{false};
+  std::thread::id left_on;
+  // Nobody waits for it, and there is no executor: it ends, and continues, on the group's thread.
+  group[0].receive(1, 0, span(received), patience()).on_ready_inline([&](const absl::StatusOr<int>& from) {
+    EXPECT_TRUE(from.ok()) << from.status();
+    left_on = std::this_thread::get_id();
+    group.lanes[0].reset();
+    has_left = true;
+  });
+  std::string data(1, 'x');
+  EXPECT_TRUE(group[1].send(0, 0, span(data), patience()).result().ok());
+  const absl::Time late = patience();
+  while (!has_left && Clock::system().now() < late) std::this_thread::yield();
+  ASSERT_TRUE(has_left);
+  EXPECT_NE(left_on, std::this_thread::get_id());
+  EXPECT_EQ(received, "x");
+  // The other rank hears of it.
+  const absl::Status gone = group[1].receive(0, 0, span(data), patience()).result().status();
+  EXPECT_EQ(gone.code(), absl::StatusCode::kUnavailable) << gone;
 }
 
 TEST(Lanes, CancelGivesTheMemoryBackAtOnce) {

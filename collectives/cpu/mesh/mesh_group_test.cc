@@ -97,7 +97,7 @@ class MeshGroupTest : public testing::TestWithParam<std::tuple<int, std::string>
     threads_ = transport::count_threads();
   }
   void TearDown() override {
-    EXPECT_EQ(transport::count_descriptors(), descriptors_);
+    EXPECT_EQ(transport::count_descriptors_down_to(descriptors_), descriptors_);
     EXPECT_EQ(transport::count_threads_down_to(threads_), threads_);
   }
 
