@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "base/crash_handler.h"
 #include "base/error.h"
 #include "base/execution_state.h"
 #include "rpc/agent_impl.h"
@@ -40,6 +41,7 @@ Agent::~Agent() = default;
 
 std::shared_ptr<Agent> Agent::start(const std::string& name, int rank, int world_size,
                                     RpcBackendOptions options) {
+  install_crash_handler();
   std::shared_ptr<Agent> agent(new Agent);
   agent->impl_ = std::make_unique<AgentImpl>(*agent, std::move(options));
   for (ExtensionFactory factory : factories()) {
@@ -129,12 +131,11 @@ AgentStatistics Agent::statistics() const {
 AgentTables Agent::tables() const {
   AgentTables tables;
   tables.pending_calls = impl_->pending.size();
-  tables.served_calls = impl_->server->under_way();
-  tables.kept_answers = impl_->server->kept_answers();
-  tables.owned_rrefs = impl_->rrefs->owned();
-  tables.held_forks = impl_->rrefs->forks();
-  tables.unconfirmed_children = impl_->rrefs->children();
-  tables.remembered_deletes = impl_->rrefs->remembered_deletes();
+  tables.open_requests = impl_->request_ids.size();
+  impl_->server->count(tables);
+  impl_->rrefs->count(tables);
+  impl_->peers->count(tables);
+  impl_->count_membership(tables);
   return tables;
 }
 

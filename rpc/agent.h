@@ -15,6 +15,8 @@
 #include "base/future.h"
 #include "base/thread_pool.h"
 #include "base/timer_queue.h"
+#include "rpc/agent_tables.h"
+#include "rpc/constructor.h"
 #include "rpc/destination.h"
 #include "rpc/extension.h"
 #include "rpc/id.h"
@@ -48,20 +50,6 @@ struct AgentStatistics {
   uint64_t late_answers = 0;
 };
 
-// What an agent still holds; all zero when nothing is under way and no RRef is left, but
-// for kept_answers, which go with time.
-struct AgentTables {
-  std::size_t pending_calls = 0;
-  std::size_t served_calls = 0;
-  // Answers that were given, and that wait for repetitions of their requests (rpc/retry_options.h).
-  std::size_t kept_answers = 0;
-  std::size_t owned_rrefs = 0;
-  std::size_t held_forks = 0;
-  std::size_t unconfirmed_children = 0;
-  // Deletes of references that are remembered, since something sent before them may still come.
-  std::size_t remembered_deletes = 0;
-};
-
 // A worker: calls others, serves their calls, owns objects. Several live in one process. Thread-safe. Owned
 // by shared_ptr; shut down by its last owner if shutdown() was not called (not gracefully).
 class Agent : public std::enable_shared_from_this<Agent> {
@@ -69,7 +57,8 @@ class Agent : public std::enable_shared_from_this<Agent> {
   // Joins the group and returns when all `world_size` workers have. `rank` becomes the id; -1 and -1: from
   // the environment or assigned, as the init method does. `world_size` 0: an open group, which workers join and leave as
   // they come; it returns at once, and a rank of -1 gets the next id. The name or id of a worker that died may be taken:
-  // a new worker, which references to the old one do not reach. Throws Error: InvalidArgument (name or rank taken,
+  // a new worker, which references to the old one do not reach. (A fixed group by init_method is over when one of its
+  // processes has ended: docs/rpc.md.) Throws Error: InvalidArgument (name or rank taken,
   // another world size elsewhere), DeadlineExceeded (names who did not join), Unavailable (the store cannot
   // be reached).
   static std::shared_ptr<Agent> start(const std::string& name, int rank = -1, int world_size = -1,
@@ -108,7 +97,7 @@ class Agent : public std::enable_shared_from_this<Agent> {
   auto rpc_async(const Destination& to, A&&... arguments);
   template <auto F, class... A>
   auto remote(const Destination& to, A&&... arguments);
-  template <class T, class... A>
+  template <class T, class... A, class C = DeclaredConstructor<T>>
   RRef<T> remote(const Destination& to, A&&... arguments);
   template <class T, class C, class... A>
   T rpc_sync(const Destination& to, const C& callee, A&&... arguments);

@@ -65,7 +65,7 @@ uint64_t Agent::send_call(OutgoingCall& call, Completion done) {
   std::unique_ptr<TensorSet> tensors = call.encoder_.take_tensors();
   if (call.status_.ok()) call.set_status(impl_->accepts_calls());
   if (call.status_.ok() && impl_->graph_hook != nullptr) {
-    call.set_status(impl_->graph_hook->outgoing(*call.to_, tensors.get(), payload));
+    call.set_status(impl_->graph_hook->outgoing_request(*call.to_, tensors.get(), payload));
   }
   const bool repeatable = call.status_.ok() && call.idempotent_ && impl_->options.retry.max_attempts > 1 &&
                           !call.request_.has_result_rref() && call.request_.order_key() == 0 &&

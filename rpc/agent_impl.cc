@@ -6,6 +6,7 @@
 #include "absl/strings/str_join.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "base/name.h"
 #include "base/random_id.h"
 #include "rpc/codec_containers.h"
 #include "rpc/link.h"
@@ -15,6 +16,24 @@
 #include "store/prefix_store.h"
 
 namespace gradwire::rpc {
+namespace {
+
+bool any_requires_grad(const proto::Payload& payload) {
+  return std::any_of(payload.tensors().begin(), payload.tensors().end(),
+                     [](const proto::Tensor& tensor) { return tensor.requires_grad(); });
+}
+
+}  // namespace
+
+namespace {
+
+// A rank that is taken has one code, whether the init method finds it or the directory.
+absl::StatusOr<store::Rendezvous> as_in_the_directory(absl::StatusOr<store::Rendezvous> found) {
+  if (!absl::IsAlreadyExists(found.status())) return found;
+  return absl::InvalidArgumentError(found.status().message());
+}
+
+}  // namespace
 
 AgentImpl::AgentImpl(Agent& agent_in, RpcBackendOptions options_in)
     : agent(agent_in), options(std::move(options_in)), flow_bounds(options.flow) {}
@@ -23,7 +42,7 @@ AgentImpl::~AgentImpl() = default;
 
 absl::Status AgentImpl::start(const std::string& name, int rank, int size) {
   GRADWIRE_RETURN_IF_ERROR(Registry::instance().conflicts());
-  if (name.empty()) return absl::InvalidArgumentError("a worker needs a name");
+  GRADWIRE_RETURN_IF_ERROR(check_name("worker name", name));
   self = {name, rank, random_id()};
   ThreadPool::Options threads;
   threads.num_threads = options.num_worker_threads;
@@ -46,18 +65,20 @@ absl::Status AgentImpl::start(const std::string& name, int rank, int size) {
         "that");
   }
   changes = std::make_unique<WorkerChanges>(executor);
-  peers = std::make_unique<Peers>(std::move(transports), *this, *timers,
-                                  Peers::Options{executor, options.connect_timeout, heartbeat});
-  rrefs = std::make_shared<RRefService>(agent);
+  peers =
+      std::make_unique<Peers>(std::move(transports), *this, *timers,
+                              Peers::Options{executor, options.connect_timeout, heartbeat, options.limits});
+  rrefs = std::make_shared<RRefService>(agent, *peers);
   server = std::make_unique<Server>(agent, *rrefs, executor, options.retry);
 
   absl::Status joined = [&]() -> absl::Status {
     std::shared_ptr<store::Store> store = options.store;
     if (store == nullptr) {
       // Under a name, as process groups do: both may be at one address, and share the store that is hosted there.
-      GRADWIRE_ASSIGN_OR_RETURN(store::Rendezvous found,
-                                store::rendezvous(options.init_method, rank, size,
-                                                  {.timeout = options.join_timeout, .group_name = "rpc"}));
+      GRADWIRE_ASSIGN_OR_RETURN(
+          store::Rendezvous found,
+          as_in_the_directory(store::rendezvous(options.init_method, rank, size,
+                                                {.timeout = options.join_timeout, .group_name = "rpc"})));
       store = found.store;
       rank = found.rank;
       size = found.world_size;
@@ -72,8 +93,14 @@ absl::Status AgentImpl::start(const std::string& name, int rank, int size) {
     if (options.connect_at_init) GRADWIRE_RETURN_IF_ERROR(connect_to_all());
     return absl::OkStatus();
   }();
-  if (!joined.ok()) stop(joined, absl::ZeroDuration());
-  return joined;
+  if (!joined.ok()) {
+    stop(joined, absl::ZeroDuration());
+    return joined;
+  }
+  log(LogLevel::kInfo, "worker \"", name, "\" (id ", self.id,
+      ") joined the group: ", peers->live_workers().size(),
+      peers->live_workers().size() == 1 ? " member" : " members");
+  return absl::OkStatus();
 }
 
 absl::Status AgentImpl::connect_to_all() {
@@ -186,7 +213,8 @@ absl::StatusOr<IncomingPayload> AgentImpl::unpack(PendingCall& call, Answer answ
     }
     GRADWIRE_ASSIGN_OR_RETURN(in.tensors, tensor_backend()->decode(*in.payload, std::move(answer.buffers)));
   }
-  if (in.payload->has_graph() && graph_hook != nullptr) {
+  const bool concerns_graph = in.payload->has_graph() || any_requires_grad(*in.payload);
+  if (concerns_graph && graph_hook != nullptr) {
     GRADWIRE_RETURN_IF_ERROR(graph_hook->incoming_answer(call.peer->worker, in.tensors.get(), *in.payload));
   }
   return in;

@@ -10,11 +10,13 @@
 #include "base/timer_queue.h"
 #include "rpc/agent.h"
 #include "rpc/directory.h"
+#include "rpc/membership/store_silence.h"
 #include "rpc/peers.h"
 #include "rpc/pending_calls.h"
 #include "rpc/request_ids.h"
 #include "rpc/rref/service.h"
 #include "rpc/server.h"
+#include "rpc/shutdown_wait.h"
 #include "rpc/worker_changes.h"
 #include "transport/event_loop.h"
 
@@ -63,6 +65,7 @@ class AgentImpl : public Peers::Sink, public Directory::Listener {
   absl::StatusOr<std::shared_ptr<Peer>> find(const Destination& destination) const;
   absl::StatusOr<WorkerInfo> wait_for_worker(const std::string& name, absl::Duration timeout);
 
+  void count_membership(AgentTables& tables) const;
   // Nothing under way that a graceful shutdown would wait for.
   bool idle() const;
   // FailedPrecondition once calls are refused.
@@ -98,7 +101,7 @@ class AgentImpl : public Peers::Sink, public Directory::Listener {
  private:
   absl::Status join(std::shared_ptr<store::Store> store, int rank, int size);
   absl::Status connect_to_all();
-  // The group knows of the death, or nobody is left who could tell of it.
+  // The log has the worker's end.
   void agree(uint64_t incarnation);
   bool without_store() const;
   // Peers::link_to, unless calls are refused here.
@@ -118,16 +121,28 @@ class AgentImpl : public Peers::Sink, public Directory::Listener {
   absl::StatusOr<IncomingPayload> unpack(PendingCall& call, Answer answer);
   // Ends the calls whose time is up, and comes again for the next.
   void expire(absl::Time alarm);
-  // An open group's graceful shutdown: waits for what is this worker's own.
-  absl::Status finish_own_work(absl::Time deadline);
-  // The graceful part of a shutdown (agent_shutdown.cc).
-  absl::Status agree_to_stop(absl::Time deadline);
+  // One graceful shutdown (agent_shutdown.cc).
+  struct GracefulEnd {
+    absl::Time deadline;
+    // Over all calls to the store that this shutdown makes.
+    StoreSilence silence;
+    ShutdownWait wait;
+  };
+  // Waits for what is this worker's own; for an open group that is all.
+  absl::Status finish_own_work(GracefulEnd& end);
+  // What idle() waits for.
+  std::vector<ShutdownWait::Unfinished> unfinished() const;
+  absl::Status agree_to_stop(GracefulEnd& end);
   // Waits until all members have called shutdown and nothing is under way anywhere.
   absl::Status agree_in_rounds(const std::string& prefix, const std::vector<Worker>& members,
-                               absl::Time deadline);
+                               GracefulEnd& end);
+  // Both try again while the store is merely silent; Unavailable when it is lost.
+  absl::Status write_report(const std::string& key, const proto::ShutdownReport& report, GracefulEnd& end);
   absl::StatusOr<proto::ShutdownReport> read_report(const std::string& key, const Worker& worker,
-                                                    absl::Time deadline);
-  absl::Status name_the_dead(const std::vector<Worker>& members, absl::Status status);
+                                                    const std::vector<Worker>& members, GracefulEnd& end);
+  absl::Status store_unanswered(absl::Time began, GracefulEnd& end) const;
+  // Unavailable may be due to a member that died with the store it hosted: finds that one.
+  absl::Status name_the_dead(const std::vector<Worker>& members, absl::Status status, absl::Time deadline);
   static absl::Status ended_early(const Worker& worker, const absl::Status& reason);
   absl::Status share_failure(const std::string& prefix, absl::Status status);
   // Ends everything; returns when that has been done, here or by another thread.
@@ -157,8 +172,6 @@ class AgentImpl : public Peers::Sink, public Directory::Listener {
   bool ending_ ABSL_GUARDED_BY(membership_mutex_) = false;
   // Somebody says they are dead, and the log has not told of them here.
   absl::flat_hash_set<uint64_t> accused_strangers_ ABSL_GUARDED_BY(membership_mutex_);
-  // Lost, and not in the log yet.
-  absl::flat_hash_set<uint64_t> unagreed_ ABSL_GUARDED_BY(membership_mutex_);
 };
 
 }  // namespace gradwire::rpc

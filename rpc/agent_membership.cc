@@ -10,8 +10,8 @@
 //
 // Two things are told apart. A worker is lost as soon as this one knows that it is dead or has left: calls to it end, its
 // own are dropped, nothing is taken from it any more. The group agrees on it when the log says so: only then it is certain
-// who must be asked before references that the dead one had are let go. Without a store nobody joins, and who there is is
-// certain at any time.
+// who must be asked before references that the dead one had are let go. A worker that cannot reach the store never agrees
+// alone: others may reach it and join. So what it keeps for the dead stays until it has read the log again.
 namespace gradwire::rpc {
 
 absl::StatusOr<std::shared_ptr<Peer>> AgentImpl::find(const Destination& destination) const {
@@ -22,7 +22,7 @@ absl::StatusOr<std::shared_ptr<Peer>> AgentImpl::find(const Destination& destina
 absl::Status AgentImpl::join(std::shared_ptr<store::Store> store, int rank, int size) {
   self.id = rank;
   world_size = size;
-  directory = std::make_unique<Directory>(std::move(store));
+  directory = std::make_unique<Directory>(std::move(store), options.heartbeat.dead_after);
   GRADWIRE_ASSIGN_OR_RETURN(proto::WorkerRecord record, peers->listen(self));
   GRADWIRE_ASSIGN_OR_RETURN(
       Directory::Group group,
@@ -39,6 +39,12 @@ absl::Status AgentImpl::join(std::shared_ptr<store::Store> store, int rank, int 
 }
 
 void AgentImpl::on_joined(const WorkerAddress& worker) {
+  {
+    MutexLock lock(membership_mutex_);
+    accused_strangers_.erase(worker.worker.incarnation);
+  }
+  log(LogLevel::kInfo, "worker \"", self.name, "\": worker \"", worker.worker.name, "\" (id ",
+      worker.worker.id, ") joined the group");
   // First the protocol: what the worker sends may come as soon as it is admitted.
   rrefs->worker_joined(worker.worker);
   peers->add_worker(worker);
@@ -73,25 +79,21 @@ void AgentImpl::on_died(const Worker& worker, const std::string& by, const std::
 void AgentImpl::agree(uint64_t incarnation) {
   {
     MutexLock lock(membership_mutex_);
-    unagreed_.erase(incarnation);
     if (ending_) return;
   }
   rrefs->death_agreed(incarnation);
 }
 
 void AgentImpl::on_store_lost(const absl::Status& reason) {
-  std::vector<uint64_t> lost;
   absl::flat_hash_set<uint64_t> strangers;
   {
     MutexLock lock(membership_mutex_);
     store_lost_ = true;
-    lost.assign(unagreed_.begin(), unagreed_.end());
     strangers.swap(accused_strangers_);
   }
   for (uint64_t incarnation : strangers) {
-    if (!peers->find_by_incarnation(incarnation).ok()) rrefs->forget(incarnation);
+    if (!peers->find_by_incarnation(incarnation).ok()) rrefs->lose_stranger(incarnation);
   }
-  for (uint64_t incarnation : lost) agree(incarnation);
   changes->fail(with_context(reason, "nobody can join, since the store cannot be reached"),
                 /*for_good=*/false);
 }
@@ -99,6 +101,12 @@ void AgentImpl::on_store_lost(const absl::Status& reason) {
 void AgentImpl::on_store_back() {
   MutexLock lock(membership_mutex_);
   store_lost_ = false;
+}
+
+void AgentImpl::count_membership(AgentTables& tables) const {
+  tables.waiting_for_workers = changes->waiting();
+  MutexLock lock(membership_mutex_);
+  tables.accused_strangers = accused_strangers_.size();
 }
 
 bool AgentImpl::without_store() const {
@@ -123,14 +131,14 @@ void AgentImpl::on_accused(uint64_t incarnation) {
   if (incarnation == self.incarnation) return;
   absl::StatusOr<Worker> worker = peers->find_by_incarnation(incarnation);
   if (!worker.ok()) {
-    // The log will tell of it; without a store nobody can.
+    // The log will tell of it. Until it can be read, nothing is taken from that one, so that the asker gets its answer.
     {
       constexpr std::size_t kMaxStrangers = 65536;
       MutexLock lock(membership_mutex_);
       if (accused_strangers_.size() < kMaxStrangers) accused_strangers_.insert(incarnation);
       if (!store_lost_) return;
     }
-    rrefs->forget(incarnation);
+    rrefs->lose_stranger(incarnation);
     return;
   }
   peers->lose(
@@ -141,12 +149,9 @@ void AgentImpl::on_accused(uint64_t incarnation) {
 void AgentImpl::on_worker_lost(const Worker& peer, WorkerState state, const absl::Status& reason) {
   log(LogLevel::kInfo, "worker \"", self.name, "\" lost worker \"", peer.name, "\": ", reason.message());
   bool ending = false;
-  bool alone = false;
   {
     MutexLock lock(membership_mutex_);
     ending = ending_;
-    alone = store_lost_;
-    unagreed_.insert(peer.incarnation);
   }
   server->worker_lost(peer, reason);
   if (!ending) rrefs->worker_lost(peer, reason);
@@ -156,8 +161,8 @@ void AgentImpl::on_worker_lost(const Worker& peer, WorkerState state, const absl
     complete(std::move(call), with_worker(absl::Status(reason.code(), text), peer.name));
   }
   changes->notify(peer.info(), state);
-  if (alone) agree(peer.incarnation);
-  // Also of one who left, and without a store: should its own line be missing, it is known when there is a store again.
+  // Also of one who left, and without a store: when the store can be reached again, the log gets the line, and only then
+  // the group agrees.
   // Where it is the other that refuses this one, the log decides who stays.
   if (!ending && !absl::IsAborted(reason)) directory->declare_dead(peer, std::string(reason.message()));
 }

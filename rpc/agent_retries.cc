@@ -3,6 +3,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/error.h"
+#include "base/log.h"
 #include "rpc/agent_impl.h"
 #include "rpc/link.h"
 
@@ -52,6 +53,8 @@ void AgentImpl::interrupted(uint64_t id, const absl::Status& reason) {
   if (absl::IsUnavailable(reason) && call->number < options.retry.max_attempts && next < call->deadline &&
       accepts_calls().ok() && peers->status(worker).ok()) {
     calls_repeated.fetch_add(1, std::memory_order_relaxed);
+    log(LogLevel::kDebug, "\"", call->callee, "\" on worker \"", worker.name,
+        "\" is called again after attempt ", call->number, ": ", reason.message());
     // Connecting takes its time, and others need the timers' thread.
     timers->schedule(next, [this, id] { executor->post_clean([this, id] { attempt(id); }); });
     return;

@@ -1,8 +1,10 @@
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "base/error.h"
+#include "base/log.h"
 #include "rpc/agent_impl.h"
 #include "rpc/codec_containers.h"
 
@@ -13,7 +15,8 @@
 // the same round. The group may stop when two rounds in a row say the same and all were idle: at the moment
 // when the last report of the first round was written nothing can have been under way, since whoever had sent
 // it would not have been idle before, or would have counted it after. Everybody reads the same reports and so
-// everybody decides alike. While it waits for a report, a member makes sure that the one who owes it lives.
+// everybody decides alike. While it waits for a report, a member makes sure that the one who owes it lives, and ends when any member
+// has been lost.
 namespace gradwire::rpc {
 namespace {
 
@@ -50,7 +53,8 @@ absl::Status AgentImpl::shut_down(bool graceful, absl::Duration timeout) {
 
   absl::Status status = accepts_calls();
   if (status.ok()) {
-    status = world_size == 0 ? finish_own_work(deadline) : agree_to_stop(deadline);
+    GracefulEnd end{deadline, StoreSilence(options.heartbeat.dead_after), ShutdownWait(self.name)};
+    status = world_size == 0 ? finish_own_work(end) : agree_to_stop(end);
   } else {
     status = absl::OkStatus();  // Ended already, not gracefully.
   }
@@ -65,26 +69,53 @@ absl::Status AgentImpl::shut_down(bool graceful, absl::Duration timeout) {
   return status;
 }
 
-absl::Status AgentImpl::finish_own_work(absl::Time deadline) {
+absl::Status AgentImpl::finish_own_work(GracefulEnd& end) {
   while (!idle()) {
     GRADWIRE_RETURN_IF_ERROR(accepts_calls());
-    if (Clock::system().now() > deadline) {
+    if (Clock::system().now() > end.deadline) {
       return absl::DeadlineExceededError(absl::StrCat(
-          "worker \"", self.name, "\" still has calls under way: the graceful shutdown's time is up"));
+          "worker \"", self.name, "\" still has calls under way when its graceful shutdown's time is up: ",
+          end.wait.list(unfinished())));
     }
+    if (end.wait.due()) log(LogLevel::kWarning, end.wait.report(unfinished()));
     absl::SleepFor(kIdleCheck);
   }
   return absl::OkStatus();
 }
 
-absl::Status AgentImpl::agree_to_stop(absl::Time deadline) {
+std::vector<ShutdownWait::Unfinished> AgentImpl::unfinished() const {
+  using Kind = ShutdownWait::Unfinished::Kind;
+  const auto name_of = [this](uint64_t incarnation) {
+    absl::StatusOr<Worker> worker = peers->find_by_incarnation(incarnation);
+    return worker.ok() ? worker->name : std::string("unknown");
+  };
+  std::vector<ShutdownWait::Unfinished> list;
+  for (Server::CallUnderWay& call : server->calls_under_way()) {
+    list.push_back({Kind::kServed, std::move(call.callee), name_of(call.caller), call.since});
+  }
+  for (PendingCalls::Waiting& call : pending.waiting()) {
+    list.push_back({Kind::kCalled, std::move(call.callee), name_of(call.to), call.since});
+  }
+  if (!list.empty()) return list;
+  // What has no name: messages about references, backward passes, continuations, destructors.
+  const absl::Time now = Clock::system().now();
+  if (rrefs->messages_under_way() > 0) list.push_back({Kind::kOther, "messages about references", "", now});
+  const bool passes = std::any_of(extensions.begin(), extensions.end(),
+                                  [](const auto& extension) { return !extension->idle(); });
+  if (passes) list.push_back({Kind::kOther, "backward passes or steps of optimizers", "", now});
+  if (list.empty())
+    list.push_back({Kind::kOther, "continuations of calls, or destructors of values", "", now});
+  return list;
+}
+
+absl::Status AgentImpl::agree_to_stop(GracefulEnd& end) {
   // The incarnations tell this group from earlier ones in the same store.
   uint64_t group = 0;
   const std::vector<Worker> members = peers->workers();
   for (const Worker& worker : members) group ^= worker.incarnation;
   const std::string prefix = absl::StrCat("shutdown/", absl::Hex(group), "/");
-  absl::Status status = agree_in_rounds(prefix, members, deadline);
-  if (!status.ok()) return share_failure(prefix, name_the_dead(members, std::move(status)));
+  absl::Status status = agree_in_rounds(prefix, members, end);
+  if (!status.ok()) return share_failure(prefix, name_the_dead(members, std::move(status), end.deadline));
 
   {
     MutexLock lock(membership_mutex_);
@@ -101,17 +132,34 @@ absl::Status AgentImpl::agree_to_stop(absl::Time deadline) {
   return absl::OkStatus();
 }
 
-// When the store went with the worker that hosted it, that worker is what people need to know of.
-absl::Status AgentImpl::name_the_dead(const std::vector<Worker>& members, absl::Status status) {
+// When the store went with the worker that hosted it, that worker is what people need to know of. A killed one shows at
+// once, a paused one by its silence: a member that does not answer its ping is waited for until it is dead.
+absl::Status AgentImpl::name_the_dead(const std::vector<Worker>& members, absl::Status status,
+                                      absl::Time deadline) {
   if (!absl::IsUnavailable(status)) return status;
-  const absl::Time deadline = Clock::system().now() + kLivenessCheck;
+  const absl::Time soon = Clock::system().now() + kLivenessCheck;
+  // A worker that was never called is connected to first, which a silent one holds up on each transport.
+  const absl::Duration patience =
+      2 * options.connect_timeout + options.heartbeat.dead_after + options.heartbeat.suspect_after;
+  const absl::Time late = std::min(deadline, soon + patience);
+  std::vector<Future<ServiceReply>> pings;
   for (const Worker& worker : members) {
-    (void)agent.call_service(worker, kPing, "", nullptr, {deadline, false});
+    pings.push_back(agent.call_service(worker, kPing, "", nullptr, {late, false}));
   }
-  while (Clock::system().now() < deadline) {
+  while (accepts_calls().ok()) {
     for (const Worker& worker : members) {
       if (absl::Status alive = peers->status(worker); !alive.ok()) return ended_early(worker, alive);
     }
+    const bool answered =
+        std::all_of(pings.begin(), pings.end(), [](const auto& ping) { return ping.done(); });
+    if (answered) {
+      // A member to which there is no connection is not missed by its silence: it cannot be connected to.
+      for (std::size_t i = 0; i < members.size(); ++i) {
+        if (const absl::Status missed = pings[i].result().status(); !missed.ok())
+          return ended_early(members[i], missed);
+      }
+    }
+    if (Clock::system().now() >= (answered ? soon : late)) break;
     absl::SleepFor(kIdleCheck);
   }
   return status;
@@ -139,25 +187,26 @@ absl::Status AgentImpl::share_failure(const std::string& prefix, absl::Status st
 }
 
 absl::Status AgentImpl::agree_in_rounds(const std::string& prefix, const std::vector<Worker>& members,
-                                        absl::Time deadline) {
+                                        GracefulEnd& end) {
   uint64_t previous_total = 0;
   bool previous_quiet = false;
   for (int round = 0;; ++round) {
-    GRADWIRE_RETURN_IF_ERROR(finish_own_work(deadline));
+    GRADWIRE_RETURN_IF_ERROR(finish_own_work(end));
     proto::ShutdownReport mine;
     mine.set_sent(calls_made.load());
     mine.set_idle(idle());
     const std::string key = absl::StrCat(prefix, round, "/");
-    GRADWIRE_RETURN_IF_ERROR(
-        directory->store().try_set(absl::StrCat(key, self.id), mine.SerializeAsString(), kLastRead));
+    GRADWIRE_RETURN_IF_ERROR(write_report(absl::StrCat(key, self.id), mine, end));
     uint64_t sent = 0;
     bool quiet = true;
     for (const Worker& worker : members) {
       GRADWIRE_ASSIGN_OR_RETURN(proto::ShutdownReport report,
-                                read_report(absl::StrCat(key, worker.id), worker, deadline));
+                                read_report(absl::StrCat(key, worker.id), worker, members, end));
       sent += report.sent();
       quiet = quiet && report.idle();
     }
+    log(LogLevel::kDebug, "worker \"", self.name, "\": round ", round, " of the graceful shutdown: ", sent,
+        " calls sent by all, ", quiet ? "nothing" : "something", " under way");
     if (quiet && previous_quiet && sent == previous_total) return absl::OkStatus();
     previous_quiet = quiet;
     previous_total = sent;
@@ -168,11 +217,35 @@ absl::Status AgentImpl::agree_in_rounds(const std::string& prefix, const std::ve
   }
 }
 
-absl::StatusOr<proto::ShutdownReport> AgentImpl::read_report(const std::string& key, const Worker& worker,
-                                                             absl::Time deadline) {
+absl::Status AgentImpl::store_unanswered(absl::Time began, GracefulEnd& end) const {
+  end.silence.unanswered(Clock::system().now() - began);
+  // The directory may have found out before this shutdown began.
+  if (!end.silence.lost() && !without_store()) return absl::OkStatus();
+  return absl::UnavailableError(
+      absl::StrCat("shutting down gracefully: ", directory->store().description(), " has not answered for ",
+                   absl::FormatDuration(absl::Trunc(end.silence.duration(), absl::Seconds(1)))));
+}
+
+absl::Status AgentImpl::write_report(const std::string& key, const proto::ShutdownReport& report,
+                                     GracefulEnd& end) {
   while (true) {
     GRADWIRE_RETURN_IF_ERROR(accepts_calls());
-    const absl::Duration left = deadline - Clock::system().now();
+    const absl::Time began = Clock::system().now();
+    const absl::Status written = directory->store().try_set(key, report.SerializeAsString(), kLastRead);
+    if (written.ok()) end.silence.answered();
+    if (!absl::IsDeadlineExceeded(written) || Clock::system().now() >= end.deadline) return written;
+    GRADWIRE_RETURN_IF_ERROR(store_unanswered(began, end));
+  }
+}
+
+absl::StatusOr<proto::ShutdownReport> AgentImpl::read_report(const std::string& key, const Worker& worker,
+                                                             const std::vector<Worker>& members,
+                                                             GracefulEnd& end) {
+  const absl::Time asked = Clock::system().now();
+  while (true) {
+    GRADWIRE_RETURN_IF_ERROR(accepts_calls());
+    const absl::Time began = Clock::system().now();
+    const absl::Duration left = end.deadline - began;
     if (left <= absl::ZeroDuration()) {
       return absl::DeadlineExceededError(absl::StrCat("worker \"", worker.name,
                                                       "\" did not call shutdown in the time that worker \"",
@@ -180,6 +253,7 @@ absl::StatusOr<proto::ShutdownReport> AgentImpl::read_report(const std::string& 
     }
     absl::StatusOr<std::string> value = directory->store().try_get(key, std::min(left, kLivenessCheck));
     if (value.ok()) {
+      end.silence.answered();
       proto::ShutdownReport report;
       if (!report.ParseFromString(*value))
         return absl::InvalidArgumentError("the store holds no shutdown report");
@@ -188,9 +262,26 @@ absl::StatusOr<proto::ShutdownReport> AgentImpl::read_report(const std::string& 
     if (!absl::IsDeadlineExceeded(value.status())) {
       return with_context(value.status(), "shutting down gracefully");
     }
+    if (store::is_wait_timeout(value.status())) {
+      end.silence.answered();
+    } else {
+      GRADWIRE_RETURN_IF_ERROR(store_unanswered(began, end));
+    }
+    if (end.wait.due()) {
+      std::vector<ShutdownWait::Unfinished> waiting = {
+          {ShutdownWait::Unfinished::Kind::kMember, "", worker.name, asked}};
+      // This one serves on meanwhile.
+      for (auto& call : unfinished()) {
+        if (call.kind != ShutdownWait::Unfinished::Kind::kOther) waiting.push_back(std::move(call));
+      }
+      log(LogLevel::kWarning, end.wait.report(std::move(waiting)));
+    }
     // Silent so far: does it live? A dead one shows as lost soon after it fails to answer.
     (void)agent.call_service(worker, kPing, "", nullptr, {Clock::system().now() + kLivenessCheck, false});
-    if (absl::Status alive = peers->status(worker); !alive.ok()) return ended_early(worker, alive);
+    // Without any other member the group cannot agree either.
+    for (const Worker& each : members) {
+      if (absl::Status alive = peers->status(each); !alive.ok()) return ended_early(each, alive);
+    }
   }
 }
 
@@ -208,6 +299,7 @@ void AgentImpl::stop(const absl::Status& reason, absl::Duration flush) {
 
 void AgentImpl::stop_everything(const absl::Status& reason, absl::Duration flush) {
   closed_ = true;
+  log(LogLevel::kInfo, "worker \"", self.name, "\" shuts down: ", reason.message());
   const absl::Status closed = accepts_calls();
   server->stop(reason);
   for (const auto& extension : extensions) extension->shutdown(closed);

@@ -1,10 +1,15 @@
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <atomic>
+#include <fstream>
 #include <functional>
+#include <sstream>
 #include <thread>
 
+#include "absl/strings/match.h"
 #include "base/free_port.h"
 #include "rpc/call.h"
 #include "rpc/call_context.h"
@@ -39,7 +44,7 @@ void expect_failure(absl::StatusCode code, const std::string& text, const std::f
   EXPECT_THAT(std::string(status.message()), HasSubstr(text));
   EXPECT_LT(absl::Now() - begin, absl::Seconds(15));
   EXPECT_EQ(transport::count_threads_down_to(threads), threads);
-  EXPECT_EQ(transport::count_descriptors(), descriptors);
+  EXPECT_EQ(transport::count_descriptors_down_to(descriptors), descriptors);
 }
 
 RpcBackendOptions with_store(absl::Duration join_timeout = absl::Milliseconds(200)) {
@@ -192,7 +197,7 @@ TEST(BoundedShutdown, HandlerThatIgnoresItsTokenIsNamedAndLeftBehind) {
     // When it does end, nothing of the agent remains.
     stubborn_may_end() = true;
     EXPECT_EQ(transport::count_threads_down_to(threads), threads);
-    EXPECT_EQ(transport::count_descriptors(), descriptors);
+    EXPECT_EQ(transport::count_descriptors_down_to(descriptors), descriptors);
   }
 }
 
@@ -209,6 +214,103 @@ TEST(BoundedShutdown, HandlerThatTakesItsTimeIsWaitedFor) {
   });
   EXPECT_TRUE(status_of([&] { agent->shutdown(false); }).ok());
   ending.join();
+}
+
+// What this process writes on its standard error while the object lives.
+class StandardError {
+ public:
+  StandardError() : path_(::testing::TempDir() + "/standard_error"), saved_(::dup(STDERR_FILENO)) {
+    const int file = ::open(path_.c_str(), O_CREAT | O_TRUNC | O_WRONLY | O_APPEND | O_CLOEXEC, 0600);
+    EXPECT_GE(::dup2(file, STDERR_FILENO), 0);
+    ::close(file);
+  }
+  ~StandardError() {
+    ::dup2(saved_, STDERR_FILENO);
+    ::close(saved_);
+  }
+  // Waits until it has been written.
+  bool says(const std::string& text) const {
+    const absl::Time deadline = absl::Now() + absl::Seconds(45);
+    while (!absl::StrContains(written(), text)) {
+      if (absl::Now() > deadline) return false;
+      absl::SleepFor(absl::Milliseconds(5));
+    }
+    return true;
+  }
+  std::string written() const {
+    std::ostringstream text;
+    text << std::ifstream(path_).rdbuf();
+    return text.str();
+  }
+
+ private:
+  const std::string path_;
+  const int saved_;
+};
+
+Promise<void>& held() {
+  static auto* promise = new Promise<void>;
+  return *promise;
+}
+Promise<void>& released() {
+  static auto* promise = new Promise<void>;
+  return *promise;
+}
+// Returns when the test says so, or the call is cancelled.
+int64_t hold_on() {
+  held().set_value();
+  while (!CallContext::current()->cancelled() && !released().future().wait_for(absl::Milliseconds(5))) {
+  }
+  return 1;
+}
+GRADWIRE_RPC(hold_on)
+
+RpcBackendOptions without_call_deadlines() {
+  RpcBackendOptions options;
+  options.rpc_timeout = absl::InfiniteDuration();
+  return options;
+}
+
+TEST(GracefulShutdown, ThatWaitsForAHandlerNamesItItsCallerAndSinceWhen) {
+  held() = Promise<void>();
+  released() = Promise<void>();
+  testing::Group group(2, without_call_deadlines());
+  Future<int64_t> call = group[0]->rpc_async<&hold_on>("worker1");
+  held().future().wait();
+  StandardError standard_error;
+  std::thread callee([&] { group[1]->shutdown(); });
+  std::thread caller([&] { group[0]->shutdown(); });
+  EXPECT_TRUE(standard_error.says("hold_on\", called by worker \"worker0\" (")) << standard_error.written();
+  EXPECT_TRUE(standard_error.says("the answer of worker \"worker1\" to \"")) << standard_error.written();
+  EXPECT_TRUE(standard_error.says("worker \"worker1\" has been in its graceful shutdown for "));
+  released().set_value();
+  callee.join();
+  caller.join();
+  EXPECT_EQ(call.wait(), 1);
+}
+
+TEST(GracefulShutdown, ThatWaitsForAMemberNamesIt) {
+  testing::Group group(2);
+  StandardError standard_error;
+  std::thread first([&] { group[0]->shutdown(); });
+  EXPECT_TRUE(standard_error.says("worker \"worker1\", which has not called shutdown"))
+      << standard_error.written();
+  group[1]->shutdown();
+  first.join();
+}
+
+TEST(GracefulShutdown, TimeoutNamesTheHandlerAndItsCaller) {
+  held() = Promise<void>();
+  released() = Promise<void>();
+  RpcBackendOptions options = with_store(absl::Seconds(30));
+  options.rpc_timeout = absl::InfiniteDuration();
+  auto agent = Agent::start("only", 0, 1, options);
+  Future<int64_t> call = agent->rpc_async<&hold_on>("only");
+  held().future().wait();
+  const absl::Status status = status_of([&] { agent->shutdown(true, absl::Milliseconds(100)); });
+  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("hold_on\", called by worker \"only\" ("));
+  EXPECT_EQ(call.result().status().code(), absl::StatusCode::kFailedPrecondition);
 }
 
 }  // namespace

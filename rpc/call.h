@@ -41,16 +41,9 @@ auto Agent::remote(const Destination& to, A&&... arguments) {
   return call_internal::start_remote<ValueOf<typename Traits::Result>>(shared_from_this(), call, call.to());
 }
 
-template <class T, class... A>
+template <class T, class... A, class C>
 RRef<T> Agent::remote(const Destination& to, A&&... arguments) {
-  if constexpr (call_internal::kNamesCallee<A...>) {
-    return call_internal::remote_named<T>(shared_from_this(), to, std::forward<A>(arguments)...);
-  } else {
-    OutgoingCall call(*this, to, cpp_type_name<T>());
-    call_internal::set_constructor<T>(call);
-    (call.add_argument<call_internal::NaturalType<A>>(std::forward<A>(arguments)), ...);
-    return call_internal::start_remote<T>(shared_from_this(), call, call.to());
-  }
+  return call_internal::remote_value<T, C>(shared_from_this(), to, std::forward<A>(arguments)...);
 }
 
 template <class T, class C, class... A>
@@ -80,9 +73,9 @@ template <auto F, class... A>
 auto remote(const Destination& to, A&&... arguments) {
   return Agent::current()->remote<F>(to, std::forward<A>(arguments)...);
 }
-template <class T, class... A>
+template <class T, class... A, class C = DeclaredConstructor<T>>
 RRef<T> remote(const Destination& to, A&&... arguments) {
-  return Agent::current()->remote<T>(to, std::forward<A>(arguments)...);
+  return call_internal::remote_value<T, C>(Agent::current(), to, std::forward<A>(arguments)...);
 }
 template <class T, class C, class... A>
 T rpc_sync(const Destination& to, const C& callee, A&&... arguments) {

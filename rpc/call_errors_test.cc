@@ -10,6 +10,11 @@
 #include "store/hash_store.h"
 #include "store/tcp_store.h"
 
+// Stands for a module of libtorch, which this test does not link.
+namespace torch::nn {
+struct StandInImpl {};
+}  // namespace torch::nn
+
 // What a user meets who makes a mistake: one clear Error.
 namespace gradwire::rpc {
 namespace {
@@ -70,6 +75,25 @@ TEST(CallErrors, FunctionUnregisteredHereSaysWhatToWrite) {
   EXPECT_EQ(error_of([&] { group[0]->remote<Shy>("worker1"); }).status().code(), absl::StatusCode::kNotFound);
 }
 
+TEST(CallErrors, MethodUnregisteredHereSaysWhatToWrite) {
+  testing::Group group(1);
+  const RRef<Shy> shy(*group[0], std::make_shared<Shy>());
+  EXPECT_THAT(error_of([&] { shy.rpc_sync<&Shy::poke>(); }).what(), HasSubstr("GRADWIRE_RPC_METHOD("));
+  EXPECT_THAT(error_of([&] { shy.rpc_sync<&Shy::poke>(); }).what(), HasSubstr("Shy, poke)"));
+}
+
+TEST(CallErrors, UnregisteredModuleOfLibtorchNamesTheStockModules) {
+  testing::Group group(2);
+  const Error here = error_of([&] { group[0]->remote<torch::nn::StandInImpl>("worker1"); });
+  EXPECT_EQ(here.status().code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(here.what(), HasSubstr("rpc/stock_modules.h"));
+  const absl::Status there = raw_call(*group[0], "worker1", [](proto::Request& request) {
+    request.set_constructor("torch::nn::StandInImpl");
+  });
+  EXPECT_EQ(there.code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(there.message()), HasSubstr("rpc/stock_modules.h"));
+}
+
 TEST(CallErrors, FunctionUnregisteredThereNamesTheWorker) {
   testing::Group group(2);
   const absl::Status status =
@@ -127,6 +151,26 @@ TEST(CallErrors, LateComersOfAFullGroupAreRefusedAndItGoesOn) {
   EXPECT_EQ(group[0]->rpc_sync<&add>("worker1", 1, 1), 2);
 }
 
+TEST(CallErrors, TakenRankHasOneCodeWhateverTheInitMethod) {
+  RpcBackendOptions by_file;
+  by_file.init_method = absl::StrCat("file://", ::testing::TempDir(), "/taken_rank");
+  RpcBackendOptions by_tcp;
+  by_tcp.init_method = absl::StrCat("tcp://127.0.0.1:", free_port());
+  for (RpcBackendOptions options : {with_store(), by_file, by_tcp}) {
+    options.join_timeout = absl::Seconds(60);
+    std::shared_ptr<Agent> second;
+    std::thread joining([&] { second = Agent::start("second", 1, 2, options); });
+    std::shared_ptr<Agent> first = Agent::start("first", 0, 2, options);
+    joining.join();
+    const Error taken = error_of([&] { Agent::start("third", 1, 2, options); });
+    EXPECT_EQ(taken.status().code(), absl::StatusCode::kInvalidArgument) << taken.what();
+    EXPECT_THAT(taken.what(), HasSubstr("rank 1"));
+    std::thread ending([&] { second->shutdown(); });
+    first->shutdown();
+    ending.join();
+  }
+}
+
 TEST(CallErrors, RankThatNeverComesIsNamed) {
   RpcBackendOptions options = with_store();
   options.join_timeout = absl::Milliseconds(100);
@@ -167,6 +211,18 @@ TEST(CallErrors, BadOptionsAreNamed) {
             absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(error_of([&] { Agent::start("a", 0, -2, options); }).status().code(),
             absl::StatusCode::kInvalidArgument);
+}
+
+TEST(CallErrors, BadWorkerNameIsRefusedBeforeAnythingIsSent) {
+  for (const std::string& name :
+       {std::string("a/b"), std::string("a\nb"), std::string("a b"), std::string(1 << 20, 'a')}) {
+    RpcBackendOptions options = with_store();
+    const Error error = error_of([&] { Agent::start(name, 0, 1, options); });
+    EXPECT_EQ(error.status().code(), absl::StatusCode::kInvalidArgument) << error.what();
+    EXPECT_THAT(error.what(), HasSubstr("bad worker name: got \""));
+    EXPECT_LT(error.status().message().size(), 300u);
+    EXPECT_EQ(options.store->num_keys(), 0);
+  }
 }
 
 // A user's type whose Codec throws, when told to.

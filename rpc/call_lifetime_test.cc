@@ -128,12 +128,18 @@ TEST(CallLifetime, EndOfTheConnectionFiresTheTokenAndFailsTheCall) {
   group.expect_empty();
 }
 
+Promise<int64_t>& held_turn() {
+  static auto* instance = new Promise<int64_t>;
+  return *instance;
+}
 struct Queue {
+  Future<int64_t> hold() { return held_turn().future(); }
   Future<int64_t> wait() { return be_patient(patients().only); }
   int64_t count() { return ++counted; }
   int64_t counted = 0;
 };
 GRADWIRE_RPC_SERIAL_CLASS(Queue)
+GRADWIRE_RPC_METHOD(Queue, hold)
 GRADWIRE_RPC_METHOD(Queue, wait)
 GRADWIRE_RPC_METHOD(Queue, count)
 
@@ -148,6 +154,25 @@ TEST(CallLifetime, CancelledCallThatWaitsForItsTurnNeverRuns) {
   while (group[1]->tables().served_calls < 2 && absl::Now() < deadline) std::this_thread::yield();
   unwanted.cancel();
   busy.cancel();
+  EXPECT_EQ(queue.rpc_sync<&Queue::count>(), 1);
+  queue = RRef<Queue>();
+  group.expect_empty();
+}
+
+// The callee decides alone: no word that the caller has given up comes through.
+TEST(CallLifetime, ExpiredCallThatWaitsForItsTurnNeverRuns) {
+  testing::Group group(2, with_faults([](const proto::Envelope& envelope) {
+                         return envelope.has_cancel() ? Fault::Kind::kDrop : Fault::Kind::kDeliver;
+                       }));
+  held_turn() = Promise<int64_t>();
+  RRef<Queue> queue = group[0]->remote<Queue>("worker1");
+  Future<int64_t> busy = queue.rpc_async<&Queue::hold>();
+  const absl::Time deadline = absl::Now() + absl::Seconds(30);
+  while (group[1]->tables().served_calls < 1 && absl::Now() < deadline) std::this_thread::yield();
+  Future<int64_t> late = queue.with_timeout(absl::Seconds(1)).rpc_async<&Queue::count>();
+  EXPECT_EQ(late.result().status().code(), absl::StatusCode::kDeadlineExceeded);
+  held_turn().set_value(5);
+  EXPECT_EQ(busy.wait(), 5);
   EXPECT_EQ(queue.rpc_sync<&Queue::count>(), 1);
   queue = RRef<Queue>();
   group.expect_empty();

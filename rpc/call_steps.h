@@ -8,6 +8,8 @@
 
 #include "base/future.h"
 #include "rpc/agent.h"
+#include "rpc/argument_types.h"
+#include "rpc/constructor.h"
 #include "rpc/function_traits.h"
 #include "rpc/outgoing_call.h"
 #include "rpc/registration.h"
@@ -107,24 +109,22 @@ R wait_borrowed(const std::shared_ptr<Agent>& agent, OutgoingCall& call, const R
   }
 }
 
+// `P`: the types of the values that the callee's parameters take.
+template <class... P, class... A>
+void add_arguments(OutgoingCall& call, std::type_identity<std::tuple<P...>>, A&&... arguments) {
+  static_assert(sizeof...(A) == sizeof...(P),
+                "the call has another number of arguments than its callee has parameters");
+  if constexpr (sizeof...(A) == sizeof...(P)) {
+    [&]<std::size_t... I>(std::index_sequence<I...>) {
+      (call.add_argument<P>(convert_argument<I + 1, P>(std::forward<A>(arguments))), ...);
+    }
+    (std::index_sequence_for<A...>());
+  }
+}
+
 template <class Traits, class... A>
 void add_arguments(OutgoingCall& call, A&&... arguments) {
-  static_assert(sizeof...(A) == Traits::kArity, "the call has another number of arguments than the function");
-  [&]<std::size_t... I>(std::index_sequence<I...>, auto&& tuple) {
-    [[maybe_unused]] auto add = [&call]<class V>(std::type_identity<V>, auto&& argument) {
-      using Given = decltype(argument);
-      if constexpr (std::is_same_v<std::remove_cvref_t<Given>, V>) {
-        call.add_argument<V>(std::forward<Given>(argument));
-      } else {
-        // Converted as the call itself would convert it.
-        call.add_argument<V>(V(std::forward<Given>(argument)));
-      }
-    };
-    (add(std::type_identity<std::tuple_element_t<I, typename Traits::Values>>(),
-         std::get<I>(std::forward<decltype(tuple)>(tuple))),
-     ...);
-  }
-  (std::make_index_sequence<sizeof...(A)>(), std::forward_as_tuple(std::forward<A>(arguments)...));
+  add_arguments(call, std::type_identity<typename Traits::Values>(), std::forward<A>(arguments)...);
 }
 
 template <auto F>
@@ -138,9 +138,9 @@ template <auto F>
 void set_function(OutgoingCall& call) {
   const Callee* callee = callee_of_function<F>;
   if (callee == nullptr) {
-    call.set_status(absl::NotFoundError(
-        absl::StrCat("\"", cpp_function_name<F>(), "\" is not registered in this program: put GRADWIRE_RPC(",
-                     cpp_function_name<F>(), ") into its library and link that with alwayslink")));
+    call.set_status(Registry::unregistered(
+        FunctionTraits<decltype(F)>::kIsMethod ? CalleeKind::kMethod : CalleeKind::kFunction,
+        cpp_function_name<F>()));
     return;
   }
   if constexpr (FunctionTraits<decltype(F)>::kIsMethod) {
@@ -182,9 +182,7 @@ template <class T>
 void set_constructor(OutgoingCall& call) {
   const Callee* callee = callee_of_class<T>;
   if (callee == nullptr) {
-    call.set_status(absl::NotFoundError(absl::StrCat(
-        "\"", cpp_type_name<T>(), "\" is not registered in this program: put GRADWIRE_RPC_CLASS(",
-        cpp_type_name<T>(), ", ...) into its library and link that with alwayslink")));
+    call.set_status(Registry::unregistered(CalleeKind::kConstructor, cpp_type_name<T>()));
     return;
   }
   call.request().set_constructor(callee->name);
@@ -209,12 +207,37 @@ RRef<T> start_remote(const std::shared_ptr<Agent>& agent, OutgoingCall& call, co
   return RRef<T>(remote.handle);
 }
 
+// An object of class T, whose constructor is declared as C (rpc/constructor.h).
+template <class T, class C, class... A>
+RRef<T> remote_constructed(const std::shared_ptr<Agent>& agent, const Destination& to, A&&... arguments) {
+  OutgoingCall call(*agent, to, cpp_type_name<T>());
+  set_constructor<T>(call);
+  if constexpr (std::is_same_v<C, UndeclaredConstructor>) {
+    (call.add_argument<NaturalType<A>>(std::forward<A>(arguments)), ...);
+  } else {
+    []<class... P>(OutgoingCall& to_call, ConstructorTypes<P...>, auto&&... given) {
+      add_arguments(to_call, std::type_identity<std::tuple<P...>>(), std::forward<decltype(given)>(given)...);
+    }(call, C(), std::forward<A>(arguments)...);
+  }
+  return start_remote<T>(agent, call, call.to());
+}
+
 template <class T, class C, class... A>
 RRef<T> remote_named(const std::shared_ptr<Agent>& agent, const Destination& to, const C& callee,
                      A&&... arguments) {
   OutgoingCall call(*agent, to, callee_name(callee));
   prepare_call(call, callee, std::forward<A>(arguments)...);
   return start_remote<T>(agent, call, call.to());
+}
+
+// remote<T>(...): the result of a named callee, or a new object.
+template <class T, class C, class... A>
+RRef<T> remote_value(const std::shared_ptr<Agent>& agent, const Destination& to, A&&... arguments) {
+  if constexpr (kNamesCallee<A...>) {
+    return remote_named<T>(agent, to, std::forward<A>(arguments)...);
+  } else {
+    return remote_constructed<T, C>(agent, to, std::forward<A>(arguments)...);
+  }
 }
 
 }  // namespace gradwire::rpc::call_internal

@@ -45,14 +45,37 @@ concept Sendable = requires {
   { Codec<T>::type_name() } -> std::convertible_to<std::string>;
 };
 
+// As Sendable; compilers name T when they report it.
+template <class T>
+struct HasCodec : std::bool_constant<Sendable<T>> {};
+
+// Stops the compilation, with advice, where no Codec of T is visible.
+template <class T>
+constexpr void require_codec() {
+  static_assert(
+      HasCodec<T>::value,
+      "a value of this type cannot be sent, because it has no Codec: include the header of its Codec "
+      "(rpc/codec_containers.h, rpc/rref.h, rpc/tensor_codec.h, rpc/ivalue_codec.h) or specialise "
+      "gradwire::rpc::Codec for it (rpc/codec.h has an example)");
+}
+
+// Codec<T>::type_name().
+template <class T>
+std::string codec_type_name() {
+  require_codec<T>();
+  return Codec<T>::type_name();
+}
+
 // `value` is a T or a const T&; what is moved in is given away.
 template <class T, class V>
 absl::Status encode_value(V&& value, Encoder& encoder, proto::Value& out) {
+  require_codec<T>();
   return Codec<T>::encode(std::forward<V>(value), encoder, out);
 }
 
 template <class T>
 absl::StatusOr<T> decode_value(const proto::Value& in, Decoder& decoder) {
+  require_codec<T>();
   return Codec<T>::decode(in, decoder);
 }
 

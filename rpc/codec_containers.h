@@ -57,7 +57,7 @@ inline const proto::ValueList* elements_of(const proto::Value& in) {
 // IValues make of it too: none, or the value itself where that is no list.
 template <class T>
 struct Codec<std::optional<T>> {
-  static std::string type_name() { return absl::StrCat("optional[", Codec<T>::type_name(), "]"); }
+  static std::string type_name() { return absl::StrCat("optional[", codec_type_name<T>(), "]"); }
   template <class V>
   static absl::Status encode(V&& value, Encoder& encoder, proto::Value& out) {
     proto::ValueList& list = *out.mutable_list();
@@ -91,7 +91,7 @@ decltype(auto) forward_part(Part& part) {
 template <class Tuple, std::size_t... I>
 std::string tuple_name(std::index_sequence<I...>) {
   std::string name = "tuple[";
-  (absl::StrAppend(&name, I == 0 ? "" : ",", Codec<std::tuple_element_t<I, Tuple>>::type_name()), ...);
+  (absl::StrAppend(&name, I == 0 ? "" : ",", codec_type_name<std::tuple_element_t<I, Tuple>>()), ...);
   return name + "]";
 }
 
@@ -145,7 +145,7 @@ struct MapCodec {
   using Mapped = typename Map::mapped_type;
 
   static std::string type_name() {
-    return absl::StrCat("map[", Codec<Key>::type_name(), ",", Codec<Mapped>::type_name(), "]");
+    return absl::StrCat("map[", codec_type_name<Key>(), ",", codec_type_name<Mapped>(), "]");
   }
   template <class V>
   static absl::Status encode(V&& value, Encoder& encoder, proto::Value& out) {
@@ -188,7 +188,7 @@ struct Codec<std::vector<T>> {
   static constexpr bool kPackedIntegers = std::is_integral_v<T> && !std::is_same_v<T, bool>;
   static constexpr bool kPackedReals = std::is_floating_point_v<T>;
 
-  static std::string type_name() { return absl::StrCat("list[", Codec<T>::type_name(), "]"); }
+  static std::string type_name() { return absl::StrCat("list[", codec_type_name<T>(), "]"); }
 
   template <class V>
   static absl::Status encode(V&& value, Encoder& encoder, proto::Value& out) {
@@ -218,7 +218,7 @@ struct Codec<std::vector<T>> {
       for (int64_t element : in.integers().values()) {
         if (static_cast<int64_t>(static_cast<T>(element)) != element) {
           return absl::InvalidArgumentError(
-              absl::StrCat(element, " does not fit into ", Codec<T>::type_name()));
+              absl::StrCat(element, " does not fit into ", codec_type_name<T>()));
         }
         values.push_back(static_cast<T>(element));
       }

@@ -181,6 +181,38 @@ TEST(Concurrency, OrderedCallThatBlocksLetsTheNextStart) {
   group.expect_empty();
 }
 
+struct Slow {
+  int64_t hold() { return gate().get().future().wait(); }
+  int64_t quick() { return 1; }
+};
+GRADWIRE_RPC_SERIAL_CLASS(Slow)
+GRADWIRE_RPC_METHOD(Slow, hold)
+GRADWIRE_RPC_METHOD(Slow, quick)
+
+TEST(Concurrency, CallThatWaitsInVainForASerialObjectNamesTheCallThatRuns) {
+  testing::Group group(2);
+  Future<int64_t> opened = gate().renew();
+  {
+    RRef<Slow> slow = group[0]->remote<Slow>("worker1");
+    Future<int64_t> held = slow.with_timeout(absl::InfiniteDuration()).rpc_async<&Slow::hold>();
+    // The reason comes a second before the caller's own timer.
+    const RRef<Slow> hasty = slow.with_timeout(absl::Seconds(20));
+    try {
+      hasty.rpc_sync<&Slow::quick>();
+      FAIL();
+    } catch (const Error& error) {
+      EXPECT_EQ(error.status().code(), absl::StatusCode::kDeadlineExceeded) << error.what();
+      EXPECT_THAT(error.what(), HasSubstr("waited in vain for its turn on a serial object"));
+      EXPECT_THAT(error.what(), HasSubstr("Slow::hold\", called by worker \"worker0\""));
+      EXPECT_EQ(error.worker(), "worker1");
+    }
+    gate().get().set_value(3);
+    EXPECT_EQ(held.wait(), 3);
+    EXPECT_EQ(slow.rpc_sync<&Slow::quick>(), 1);
+  }
+  group.expect_empty();
+}
+
 int64_t countdown(const std::string& here, const std::string& there, int64_t depth) {
   return depth == 0 ? 0 : 1 + rpc_sync<&countdown>(there, there, here, depth - 1);
 }

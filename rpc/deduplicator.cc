@@ -7,8 +7,11 @@ namespace gradwire::rpc {
 Deduplicator::Arrival Deduplicator::arrive(uint64_t caller_id, uint64_t request, uint64_t watermark,
                                            Route route, absl::Time now) {
   Arrival arrival;
+  if (gone_.contains(caller_id)) {
+    arrival.verdict = Verdict::kStale;
+    return arrival;
+  }
   Caller& caller = callers_[caller_id];
-  caller.gone = false;
   raise_watermark(caller, watermark, arrival.unwanted);
   drop_expired(caller, now);
   auto [found, is_new] = caller.entries.try_emplace(request);
@@ -119,6 +122,7 @@ void Deduplicator::drop_answers(Caller& caller) {
 
 std::vector<Deduplicator::Route> Deduplicator::forget(uint64_t caller_id) {
   std::vector<Route> unwanted;
+  gone_.insert(caller_id);
   auto known = callers_.find(caller_id);
   if (known == callers_.end()) return unwanted;
   Caller& caller = known->second;
@@ -150,6 +154,12 @@ std::size_t Deduplicator::running() const {
   std::size_t running = 0;
   for (const auto& [id, caller] : callers_) running += caller.entries.size() - caller.answers;
   return running;
+}
+
+std::size_t Deduplicator::remembered() const {
+  std::size_t remembered = 0;
+  for (const auto& [id, caller] : callers_) remembered += caller.order.size();
+  return remembered;
 }
 
 uint64_t Deduplicator::bytes() const {

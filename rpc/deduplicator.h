@@ -10,6 +10,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/time/time.h"
+#include "rpc/membership/gone_workers.h"
 #include "rpc/retry_options.h"
 
 namespace gradwire::rpc {
@@ -56,7 +57,7 @@ class Deduplicator {
   // the answer; nothing for a request that is not running.
   std::optional<Route> end(uint64_t caller, uint64_t request, Answer answer, uint64_t bytes, absl::Time now);
 
-  // The caller is dead or has left. Returns the routes of its requests that run and were wanted.
+  // The caller is dead or has left: what comes of it later is stale. Returns the routes of its requests that run and were wanted.
   std::vector<Route> forget(uint64_t caller);
   // Drops all answers.
   void clear();
@@ -68,6 +69,10 @@ class Deduplicator {
   std::size_t running() const;
   std::size_t answers() const { return answers_; }
   uint64_t bytes() const;
+  // Callers that are known, and numbers of answers that are remembered, dropped ones included: at most twice as many as
+  // there are answers and 16 for each caller.
+  std::size_t callers() const { return callers_.size(); }
+  std::size_t remembered() const;
 
  private:
   struct Entry {
@@ -100,6 +105,7 @@ class Deduplicator {
 
   const RetryOptions options_;
   absl::flat_hash_map<uint64_t, Caller> callers_;
+  GoneWorkers gone_;
   std::size_t answers_ = 0;
   std::vector<Answer> dropped_;
 };

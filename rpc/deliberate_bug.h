@@ -32,6 +32,8 @@ enum class DeliberateBug {
   kDeadAccuse,
   // Two may have one name.
   kNameTwice,
+  // A worker that cannot reach the log agrees on a death alone.
+  kAgreeAlone,
 };
 
 #ifdef GRADWIRE_DELIBERATE_BUGS

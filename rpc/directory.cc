@@ -1,6 +1,7 @@
 #include "rpc/directory.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -17,14 +18,24 @@ namespace {
 
 // How long somebody is given to show that it lives.
 constexpr absl::Duration kPatience = absl::Seconds(2);
-// When a line is waited for, how long at a time: a store that hangs holds up stop() for no longer.
+// When a line is waited for, how long at a time. A store that hangs holds up stop() for that long, and for as long as its
+// client waits for an answer.
 constexpr absl::Duration kLook = absl::Seconds(2);
+// How long a store that has been silent is given to answer.
+constexpr absl::Duration kAsk = absl::Seconds(1);
 constexpr absl::Duration kAgain = absl::Milliseconds(500);
 constexpr absl::Duration kAppend = absl::Seconds(5);
 constexpr absl::Duration kLeave = absl::Seconds(2);
+constexpr absl::Duration kToBeHeard = absl::Seconds(5);
+// How long workers that come late are told why the group did not form. Who comes after that is of another attempt.
+constexpr absl::Duration kToldFor = absl::Seconds(30);
 
 absl::Duration left_until(absl::Time deadline) {
   return std::max(absl::ZeroDuration(), deadline - Clock::system().now());
+}
+
+absl::Status cannot_form(absl::string_view reason) {
+  return absl::InvalidArgumentError(absl::StrCat("the group cannot form: ", reason));
 }
 
 proto::LogLine death_of(const Worker& worker, const Worker& by, const std::string& reason) {
@@ -36,6 +47,11 @@ proto::LogLine death_of(const Worker& worker, const Worker& by, const std::strin
   return line;
 }
 
+// A call that the store did not answer in time.
+bool is_unanswered(const absl::Status& status) {
+  return absl::IsDeadlineExceeded(status) && !store::is_wait_timeout(status);
+}
+
 // Appends that the worker leaves, if it is a member, and ends the log behind the last.
 absl::Status leave_log(GroupLog& log, uint64_t incarnation) {
   proto::LogLine line;
@@ -43,7 +59,8 @@ absl::Status leave_log(GroupLog& log, uint64_t incarnation) {
   GRADWIRE_RETURN_IF_ERROR(log.append(
       line, kLeave, [](const GroupLog::Event&) {},
       [&] { return log.roster().status(incarnation) == Roster::Status::kMember; }));
-  return log.roster().members().empty() ? log.close(kLeave) : absl::OkStatus();
+  const bool is_over = log.roster().members().empty() && !log.formation().has_failed();
+  return is_over ? log.close(kLeave) : absl::OkStatus();
 }
 
 }  // namespace
@@ -74,9 +91,11 @@ absl::StatusOr<Directory::Group> Directory::join(const Worker& self, int world_s
 }
 
 void Directory::note(const GroupLog::Event& event) {
+  if (event.refusal.has_value()) refusal_ = *event.refusal;
   const Worker& worker = event.change.worker;
   switch (event.change.what) {
     case What::kJoined:
+      refusal_.Clear();
       records_[worker.incarnation] = event.record;
       if (worker.incarnation == self_.incarnation) {
         self_ = worker;
@@ -107,7 +126,8 @@ absl::Status Directory::enter(const proto::LogLine& line, absl::Time deadline, a
       event = log_.read(absl::ZeroDuration());
     }
     if (!absl::IsDeadlineExceeded(event.status())) return with_context(event.status(), "joining the group");
-    const auto free = [&] { return log_.roster().check(entry).what == What::kJoined; };
+    GRADWIRE_RETURN_IF_ERROR(hear_refusal());
+    const auto free = [&] { return log_.roster().check(entry).what == What::kJoined && !comes_late(); };
     if (absl::Status appended = log_.append(
             line, std::max(left_until(deadline), kAppend), [this](const GroupLog::Event& e) { note(e); },
             free);
@@ -140,9 +160,15 @@ absl::Status Directory::make_way(const Roster::Change& refused, absl::Time deadl
     default:
       return absl::OkStatus();  // Gone meanwhile.
   }
-  const Life life =
-      probe(records_[other.incarnation], std::min(kPatience, std::max(left_until(deadline), kAgain)));
-  if (life == Life::kAlive) return absl::InvalidArgumentError(conflict);
+  Life life = probe(records_[other.incarnation], std::min(kPatience, std::max(left_until(deadline), kAgain)));
+  // A member that is refused is about to leave.
+  if (life == Life::kAlive && log_.formation().is_refused(other.incarnation)) life = Life::kUnknown;
+  if (life == Life::kAlive) {
+    RosterEntry entry;
+    entry.worker = self_;
+    entry.world_size = world_size_;
+    return refuse(conflict, entry);
+  }
   if (life == Life::kDead) {
     const auto wanted = [&] { return log_.roster().status(other.incarnation) == Roster::Status::kMember; };
     return with_context(
@@ -165,18 +191,74 @@ absl::Status Directory::make_way(const Roster::Change& refused, absl::Time deadl
   return absl::OkStatus();
 }
 
+absl::Status Directory::refuse(const std::string& conflict, const RosterEntry& entry) {
+  const absl::Status refused = absl::InvalidArgumentError(conflict);
+  proto::LogLine line;
+  line.mutable_refusal()->set_incarnation(self_.incarnation);
+  line.mutable_refusal()->set_reason(conflict);
+  line.mutable_refusal()->set_id(self_.id);
+  line.mutable_refusal()->set_time(absl::ToUnixSeconds(Clock::system().now()));
+  const auto concerns_all = [&] {
+    return log_.formation().is_forming(log_.roster()) && log_.roster().check(entry).what != What::kJoined;
+  };
+  const absl::Status appended = log_.append(
+      line, kAppend, [this](const GroupLog::Event& event) { note(event); }, concerns_all);
+  if (appended.ok() && refusal_.incarnation() == self_.incarnation) wait_until_heard();
+  return refused;
+}
+
+bool Directory::comes_late() const {
+  const int64_t age = absl::ToUnixSeconds(Clock::system().now()) - refusal_.time();
+  return world_size_ > 0 && log_.formation().comes_late(self_.id) &&
+         std::abs(age) <= absl::ToInt64Seconds(kToldFor);
+}
+
+absl::Status Directory::hear_refusal() {
+  if (!comes_late()) return absl::OkStatus();
+  proto::LogLine line;
+  line.mutable_refusal()->set_incarnation(refusal_.incarnation());
+  line.mutable_refusal()->set_id(self_.id);
+  if (absl::Status appended = log_.append(
+          line, kAppend, [this](const GroupLog::Event& event) { note(event); }, [this] { return comes_late(); });
+      !appended.ok()) {
+    return with_context(appended, "joining the group");
+  }
+  if (!log_.formation().has_failed()) return absl::OkStatus();  // Others have begun anew meanwhile.
+  return cannot_form(refusal_.reason());
+}
+
+void Directory::wait_until_heard() {
+  const absl::Time until = Clock::system().now() + kToBeHeard;
+  while (log_.formation().refused() > 0 && left_until(until) > absl::ZeroDuration()) {
+    if (absl::StatusOr<GroupLog::Event> event = log_.read(left_until(until)); event.ok()) {
+      note(*event);
+    } else if (!absl::IsInvalidArgument(event.status())) {
+      return;
+    }
+  }
+}
+
 absl::Status Directory::wait_for_all(absl::Time deadline, absl::Duration timeout) {
-  while (static_cast<int>(log_.roster().members().size()) < world_size_) {
+  const auto present = [this] {
+    return static_cast<int>(log_.roster().members().size() - log_.formation().refused());
+  };
+  while (present() < world_size_) {
     absl::StatusOr<GroupLog::Event> event = log_.read(left_until(deadline));
     if (event.ok()) {
       note(*event);
+      if (log_.formation().is_refused(self_.incarnation)) {
+        const absl::Status refused = cannot_form(refusal_.reason());
+        (void)leave();
+        wait_until_heard();
+        return refused;
+      }
       if (log_.roster().status(self_.incarnation) != Roster::Status::kMember) {
         return absl::AbortedError(absl::StrCat("worker \"", self_.name, "\" was declared dead by \"",
                                                event->by, "\" while it joined: ", event->reason));
       }
       continue;
     }
-    if (!absl::IsDeadlineExceeded(event.status())) return with_context(event.status(), "joining the group");
+    if (!store::is_wait_timeout(event.status())) return with_context(event.status(), "joining the group");
     std::vector<int> missing;
     for (int id = 0; id < world_size_; ++id) {
       if (!log_.roster().members().contains(id)) missing.push_back(id);
@@ -197,33 +279,62 @@ void Directory::follow(Listener& listener) {
 }
 
 void Directory::run_reader(Listener& listener) {
-  bool lost = false;
+  StoreSilence silence(store_lost_after_);
   while (true) {
     {
       MutexLock lock(mutex_);
       if (stopping_) return;
     }
-    absl::StatusOr<GroupLog::Event> event = log_.read(kLook);
-    const bool reached = event.ok() || absl::IsDeadlineExceeded(event.status());
-    if (reached && std::exchange(lost, false)) listener.on_store_back();
+    const bool was_lost = silence.lost();
+    absl::StatusOr<GroupLog::Event> event = look(silence);
+    if (silence.lost()) {
+      const absl::Status silent = absl::UnavailableError(
+          absl::StrCat(store().description(), " has not answered for ",
+                       absl::FormatDuration(absl::Trunc(silence.duration(), absl::Seconds(1)))));
+      tell_lost(listener, is_unanswered(event.status()) ? silent : event.status(), !was_lost);
+      continue;
+    }
+    if (was_lost) listener.on_store_back();
     if (event.ok()) {
       if (!tell(listener, *event)) return;
     } else if (absl::IsInvalidArgument(event.status())) {
       log(LogLevel::kWarning, "worker \"", self_.name, "\": ", event.status().message());
-    } else if (!reached) {
-      if (!std::exchange(lost, true)) {
-        MutexLock lock(mutex_);
-        // Its host may well end before this worker does.
-        if (!leaving_) {
-          log(LogLevel::kWarning, "worker \"", self_.name,
-              "\" cannot reach the store, so that nobody can join: ", event.status().message());
-        }
-      }
-      listener.on_store_lost(event.status());
-      MutexLock lock(mutex_);
-      if (!stopping_) changed_.wait_for(mutex_, kAgain);
     }
   }
+}
+
+absl::StatusOr<GroupLog::Event> Directory::look(StoreSilence& silence) {
+  const absl::Time began = Clock::system().now();
+  absl::StatusOr<GroupLog::Event> event = GroupLog::Event();
+  if (silence.duration() == absl::ZeroDuration()) {
+    event = log_.read(kLook);
+  } else if (absl::Status asked = log_.ask(kAsk); !asked.ok()) {
+    // A wait would take longer to find out.
+    event = std::move(asked);
+  }
+  const absl::Status& status = event.status();
+  if (status.ok() || store::is_wait_timeout(status) || absl::IsInvalidArgument(status)) {
+    silence.answered();
+  } else if (is_unanswered(status)) {
+    silence.unanswered(Clock::system().now() - began);
+  } else {
+    silence.unreachable();
+  }
+  return event;
+}
+
+void Directory::tell_lost(Listener& listener, const absl::Status& reason, bool news) {
+  if (news) {
+    MutexLock lock(mutex_);
+    // Its host may well end before this worker does.
+    if (!leaving_) {
+      log(LogLevel::kWarning, "worker \"", self_.name,
+          "\" cannot reach the store, so that nobody can join: ", reason.message());
+    }
+  }
+  listener.on_store_lost(reason);
+  MutexLock lock(mutex_);
+  if (!stopping_) changed_.wait_for(mutex_, kAgain);
 }
 
 bool Directory::tell(Listener& listener, const GroupLog::Event& event) {
@@ -278,15 +389,27 @@ void Directory::run_writer() {
       changed_.notify_all();
       return;
     }
+    log(LogLevel::kInfo, "worker \"", self_.name, "\" declares a worker dead: ", line.death().reason());
     // The one it is about may have joined since this was read last.
-    while (writer_log_->read(absl::ZeroDuration()).ok()) {
-    }
+    absl::Status status;
+    do {
+      status = writer_log_->read(absl::ZeroDuration()).status();
+    } while (status.ok());
     const uint64_t dead = line.death().incarnation();
-    const auto wanted = [&] {
-      return writer_log_->roster().status(self_.incarnation) == Roster::Status::kMember &&
-             writer_log_->roster().status(dead) == Roster::Status::kMember;
+    const auto is = [this](uint64_t incarnation, Roster::Status status) {
+      return writer_log_->roster().status(incarnation) == status;
     };
-    if (absl::Status status = writer_log_->append(line, kAppend, ignore, wanted); !status.ok()) {
+    const auto wanted = [&] {
+      return is(self_.incarnation, Roster::Status::kMember) && is(dead, Roster::Status::kMember);
+    };
+    if (is(self_.incarnation, Roster::Status::kMember) && is(dead, Roster::Status::kUnknown)) {
+      // It has joined, and the store did not say so: what follows in the log is unknown.
+      status = absl::UnavailableError("the log cannot be read");
+    } else if (!is_unanswered(status)) {
+      // A store that has not answered is not asked twice: this thread is the one that leave() waits for.
+      status = writer_log_->append(line, kAppend, ignore, wanted);
+    }
+    if (!status.ok()) {
       // The store is gone, for a while or for good.
       MutexLock lock(mutex_);
       if (stopping_ || leaving_) continue;

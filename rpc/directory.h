@@ -13,6 +13,8 @@
 #include "base/mutex.h"
 #include "proto/membership.pb.h"
 #include "rpc/membership/group_log.h"
+#include "rpc/membership/heartbeat_options.h"
+#include "rpc/membership/store_silence.h"
 #include "rpc/worker.h"
 #include "store/store.h"
 
@@ -36,7 +38,9 @@ class Directory {
     virtual void on_left(const Worker& worker) = 0;
     // The group has agreed that the worker is dead; it may be oneself. `by`: the name of the one who said so.
     virtual void on_died(const Worker& worker, const std::string& by, const std::string& reason) = 0;
-    // The store is gone: until it is back nobody joins, and everybody decides on deaths alone.
+    // This worker cannot reach the store, or the store has not answered for so long that it is taken for gone; others may
+    // reach it. Until on_store_back nobody joins here, and this worker decides alone whom it loses, and agrees on no death.
+    // Repeated while that is so.
     virtual void on_store_lost(const absl::Status& reason) = 0;
     virtual void on_store_back() = 0;
   };
@@ -45,7 +49,11 @@ class Directory {
   enum class Life { kAlive, kDead, kUnknown };
   using Probe = std::function<Life(const proto::WorkerRecord& record, absl::Duration patience)>;
 
-  explicit Directory(std::shared_ptr<store::Store> store) : log_(std::move(store)) {}
+  // A store that does not answer for `store_lost_after` is lost. It takes two calls to find out, eight seconds with a
+  // TcpStore, however short that is.
+  explicit Directory(std::shared_ptr<store::Store> store,
+                     absl::Duration store_lost_after = HeartbeatOptions().dead_after)
+      : store_lost_after_(store_lost_after), log_(std::move(store)) {}
   ~Directory();
 
   struct Group {
@@ -57,9 +65,13 @@ class Directory {
     std::vector<Worker> gone;
   };
   // Joins and, unless `world_size` is 0, waits until all ids below it are members. A name or an id whose holder is dead,
-  // as `probe` finds, is taken over. InvalidArgument when a live member has the name or id, or the group was started with
-  // another world size; DeadlineExceeded naming the ids that did not come, or the member of which it is unknown whether
-  // it lives.
+  // as `probe` finds, is taken over. Errors:
+  //   InvalidArgument    a live member has the name or id, or the group was started with another world size. Where the
+  //                      group has never been complete all who wait in it fail with the same reason at once, and so does
+  //                      a worker that comes to it in the next half minute.
+  //   DeadlineExceeded   names the ids that did not come, or the member of which it is unknown whether it lives
+  //   Aborted            this worker was declared dead while it joined
+  // and the store's.
   absl::StatusOr<Group> join(const Worker& self, int world_size, proto::WorkerRecord record,
                              absl::Duration timeout, const Probe& probe);
 
@@ -85,13 +97,26 @@ class Directory {
   absl::Status wait_for_all(absl::Time deadline, absl::Duration timeout);
   absl::Status make_way(const Roster::Change& refused, absl::Time deadline, absl::Duration timeout,
                         const Probe& probe);
+  // This worker cannot join, since a live member is in the way: tells those who wait for it, unless the group is complete.
+  absl::Status refuse(const std::string& conflict, const RosterEntry& entry);
+  // Whether the group that this worker was to be in has been found unable to form before this one came.
+  bool comes_late() const;
+  // If so, writes into the log that this one knows now, so that its next attempt begins anew, and returns the reason.
+  absl::Status hear_refusal();
+  // Gives the refused members the time to read why, before this worker goes and perhaps the store with it.
+  void wait_until_heard();
   void note(const GroupLog::Event& event);
 
   void run_reader(Listener& listener);
+  // Waits for the next line, or asks whether the store answers if it has not. Notes in `silence` what that showed.
+  absl::StatusOr<GroupLog::Event> look(StoreSilence& silence);
+  // Says that the store is lost, on standard error if it is `news`.
+  void tell_lost(Listener& listener, const absl::Status& reason, bool news);
   // False when this worker's own end has been read.
   bool tell(Listener& listener, const GroupLog::Event& event);
   void run_writer();
 
+  const absl::Duration store_lost_after_;
   Worker self_;
   int world_size_ = 0;
   // join()'s, then the reader's. writer_log_ is a second reader of the same log, so that appending need not wait for it.
@@ -100,6 +125,8 @@ class Directory {
   // While joining: the records of members by incarnation, and who is gone.
   absl::flat_hash_map<uint64_t, proto::WorkerRecord> records_;
   std::vector<Worker> gone_;
+  // The last one, until somebody joins after it.
+  proto::Refusal refusal_;
 
   Mutex mutex_;
   CondVar changed_;

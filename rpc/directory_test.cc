@@ -89,6 +89,32 @@ TEST_F(DirectoryTest, MissingRanksAreNamed) {
   EXPECT_THAT(joined.status().message(), HasSubstr("ranks 0, 2, 3 of 4 did not join"));
 }
 
+TEST_F(DirectoryTest, LinesWithABadNameArePassedOver) {
+  const auto join_line = [](const std::string& name, int id, uint64_t incarnation) {
+    proto::LogLine line;
+    line.mutable_join()->set_world_size(0);
+    line.mutable_join()->mutable_worker()->set_name(name);
+    line.mutable_join()->mutable_worker()->set_id(id);
+    line.mutable_join()->mutable_worker()->set_incarnation(incarnation);
+    return line.SerializeAsString();
+  };
+  store_->set("log/0/0", join_line("a/b", -1, 1));
+  store_->set("log/0/1", join_line(std::string(1 << 20, 'x'), -1, 2));
+  const Joined first = join(a_, "a", -1, 0);
+  ASSERT_TRUE(first.ok()) << first.status();
+  EXPECT_EQ(first->members.size(), 1u);
+  a_.follow(told_by_a_);
+  store_->set("log/0/3", join_line("line\nbreak", -1, 3));
+  proto::LogLine death;
+  death.mutable_death()->set_incarnation(first->self.incarnation);
+  death.mutable_death()->set_by_name("\x1b[2J");
+  store_->set("log/0/4", death.SerializeAsString());
+  const Joined second = join(b_, "b", -1, 0);
+  ASSERT_TRUE(second.ok()) << second.status();
+  EXPECT_EQ(second->members.size(), 2u);
+  EXPECT_THAT(told_by_a_.wait(1), ElementsAre("joined b"));
+}
+
 TEST_F(DirectoryTest, RankOfALiveWorkerIsRefused) {
   ASSERT_TRUE(join(a_, "a", 0, 1).ok());
   const Joined taken = join(b_, "b", 0, 1);

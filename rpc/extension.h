@@ -41,12 +41,13 @@ class GraphHook {
  public:
   virtual ~GraphHook() = default;
 
-  // A request or an answer for `to` is about to be encoded. Fills payload.graph where a context is current,
-  // and plants a send node for those of `tensors` (may be nullptr) that require grad. An error fails the
-  // call.
-  virtual absl::Status outgoing(const Worker& to, TensorSet* tensors, proto::Payload& payload) = 0;
+  // A request for `to` is about to be encoded. Fills payload.graph where a context is current, and plants a send node
+  // for those of `tensors` (may be nullptr) that require grad. An error fails the call.
+  virtual absl::Status outgoing_request(const Worker& to, TensorSet* tensors, proto::Payload& payload) = 0;
+  // The same for an answer.
+  virtual absl::Status outgoing_answer(const Worker& to, TensorSet* tensors, proto::Payload& payload) = 0;
 
-  // The message of `outgoing` never left: what it planted is forgotten.
+  // The outgoing message never left: what was planted for it is forgotten.
   virtual void outgoing_failed(const Worker& to, const proto::Graph& graph) = 0;
 
   // May the request run now? Calls `proceed` when it may, at once or later on another thread, or with the
@@ -58,7 +59,8 @@ class GraphHook {
   // that require grad, and makes the context current on this thread, for the handler that runs next.
   virtual absl::Status incoming_request(const Worker& from, TensorSet* tensors,
                                         const proto::Payload& payload) = 0;
-  // An answer with payload.graph arrived: the same without the last.
+  // An answer arrived, with payload.graph: the same without the last. Also called for an answer without
+  // payload.graph in which a tensor requires grad: it was made outside every context.
   virtual absl::Status incoming_answer(const Worker& from, TensorSet* tensors,
                                        const proto::Payload& payload) = 0;
 };

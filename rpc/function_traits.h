@@ -29,10 +29,10 @@ struct CallableTraits {
     if constexpr (std::is_void_v<Result>) {
       text = "void(";
     } else {
-      text = absl::StrCat(Codec<std::decay_t<Result>>::type_name(), "(");
+      text = absl::StrCat(codec_type_name<std::decay_t<Result>>(), "(");
     }
     std::string separator;
-    ((absl::StrAppend(&text, separator, Codec<std::decay_t<P>>::type_name()), separator = ","), ...);
+    ((absl::StrAppend(&text, separator, codec_type_name<std::decay_t<P>>()), separator = ","), ...);
     return text + ")";
   }
 };

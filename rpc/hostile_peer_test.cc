@@ -2,6 +2,8 @@
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 
+#include <algorithm>
+#include <map>
 #include <random>
 #include <thread>
 
@@ -80,19 +82,22 @@ class HostilePeer : public ::testing::Test {
     return got == 0 || errno == ECONNRESET;
   }
 
-  proto::Envelope hello() const {
+  // Numbers its connection as nobody else does who speaks for worker 1.
+  proto::Envelope hello() {
     proto::Envelope envelope;
     envelope.mutable_hello()->set_protocol_version(1);
     envelope.mutable_hello()->set_id(1);
     envelope.mutable_hello()->set_name("worker1");
     envelope.mutable_hello()->set_incarnation(group_[1]->self().incarnation);
     envelope.mutable_hello()->set_to_incarnation(group_[0]->self().incarnation);
+    envelope.mutable_hello()->set_connection(++last_connection_);
     return envelope;
   }
 
   std::shared_ptr<store::HashStore> store_ = std::make_shared<store::HashStore>();
   testing::Group group_;
   std::string address_;
+  uint64_t last_connection_ = 1000;
 };
 
 TEST_F(HostilePeer, GarbageAndEndlessFramesEndTheirConnectionAlone) {
@@ -111,7 +116,7 @@ TEST_F(HostilePeer, GarbageAndEndlessFramesEndTheirConnectionAlone) {
   // A lingering connection's end here follows that of its other end.
   const absl::Time deadline = absl::Now() + absl::Seconds(30);
   while (transport::count_descriptors() != descriptors && absl::Now() < deadline) std::this_thread::yield();
-  EXPECT_EQ(transport::count_descriptors(), descriptors);
+  EXPECT_EQ(transport::count_descriptors_down_to(descriptors), descriptors);
   group_.expect_empty();
 }
 
@@ -143,15 +148,23 @@ class Impostor {
 
 TEST_F(HostilePeer, StrangersAreRefusedWithAReason) {
   proto::Envelope no_hello, version = hello(), stranger = hello(), stale = hello(), asker = hello();
+  proto::Envelope bad_name = hello(), large_name = hello();
+  bad_name.mutable_hello()->set_name("worker1\n");
+  // As large as a first message may be, or the connection ends before it is read.
+  large_name.mutable_hello()->set_name(std::string(8 << 10, 'w'));
   no_hello.mutable_request()->set_function("x");
   version.mutable_hello()->set_protocol_version(99);
   stranger.mutable_hello()->set_name("mallory");
   asker.mutable_hello()->set_incarnation(0);
   stale.mutable_hello()->set_to_incarnation(1);
   const std::pair<proto::Envelope, absl::StatusCode> cases[] = {
-      {no_hello, absl::StatusCode::kInvalidArgument}, {version, absl::StatusCode::kFailedPrecondition},
-      {stranger, absl::StatusCode::kNotFound},        {stale, absl::StatusCode::kAborted},
+      {no_hello, absl::StatusCode::kInvalidArgument},
+      {version, absl::StatusCode::kFailedPrecondition},
+      {stranger, absl::StatusCode::kNotFound},
+      {stale, absl::StatusCode::kAborted},
       {asker, absl::StatusCode::kNotFound},
+      {bad_name, absl::StatusCode::kInvalidArgument},
+      {large_name, absl::StatusCode::kInvalidArgument},
   };
   for (const auto& [envelope, code] : cases) {
     Impostor impostor(address_);
@@ -163,6 +176,7 @@ TEST_F(HostilePeer, StrangersAreRefusedWithAReason) {
     proto::Envelope answer;
     ASSERT_TRUE(answer.ParseFromString(messages[0].header));
     EXPECT_EQ(answer.goodbye().reason().code(), static_cast<int>(code)) << answer.ShortDebugString();
+    EXPECT_LT(messages[0].header.size(), 4096u);
   }
   expect_serving();
   group_.expect_empty();
@@ -247,10 +261,9 @@ TEST_F(HostilePeer, MutatedMessagesNeitherCrashNorStay) {
   RRef<Counter> counter = group_[1]->remote<Counter>("worker0", 0);
   counter.confirmed().wait();
   const std::vector<proto::Envelope> honest = honest_messages(*group_[1], *group_[0], counter);
-  const std::string introduction = hello().SerializeAsString();
   Impostor impostor(address_);
   impostor.open();
-  impostor.send(introduction);
+  impostor.send(hello().SerializeAsString());
   std::mt19937_64 random(20240607);
   for (int i = 0; i < 4000; ++i) {
     const std::string bytes = mutate(honest[random() % honest.size()].SerializeAsString(), random);
@@ -259,7 +272,7 @@ TEST_F(HostilePeer, MutatedMessagesNeitherCrashNorStay) {
     if (parsed.ParseFromString(bytes) && parsed.has_goodbye()) continue;
     if (!impostor.send(bytes)) {
       impostor.open();
-      impostor.send(introduction);
+      impostor.send(hello().SerializeAsString());
     }
     if (i % 500 == 0) expect_serving();
   }
@@ -279,6 +292,167 @@ TEST_F(HostilePeer, MutatedMessagesNeitherCrashNorStay) {
   EXPECT_EQ(group_[0]->tables().owned_rrefs, 0u);
   EXPECT_EQ(group_[0]->tables().held_forks, 0u);
   EXPECT_EQ(group_[0]->tables().unconfirmed_children, 0u);
+}
+
+// Two connections of one worker, of which the receiver reads the second first.
+class TwoConnections : public HostilePeer {
+ protected:
+  TwoConnections() {
+    for (Impostor* impostor : {&first_, &second_}) impostor->open();
+  }
+  ~TwoConnections() override {
+    for (Impostor* impostor : {&first_, &second_}) impostor->close();
+  }
+
+  Id id(uint64_t counter) const { return {group_[1]->self().incarnation, counter}; }
+
+  // What worker 1 and the impostors have sent: nothing on its own connections.
+  static proto::Departures departures(uint64_t newest, const std::map<uint64_t, uint64_t>& open) {
+    proto::Departures sent;
+    sent.set_newest(newest);
+    for (uint64_t number = 1; number <= 10; ++number) sent.add_open()->set_number(number);
+    for (const auto& [number, messages] : open) {
+      proto::Departures::Connection& connection = *sent.add_open();
+      connection.set_number(number);
+      connection.set_messages(messages);
+    }
+    return sent;
+  }
+
+  proto::Envelope fork_delete(uint64_t fork, const proto::Departures& sent) const {
+    proto::ForkDelete message;
+    to_proto(id(kRref), *message.mutable_rref());
+    to_proto(id(fork), *message.mutable_fork());
+    *message.mutable_sent() = sent;
+    proto::Envelope envelope;
+    envelope.mutable_request()->set_call_id(fork);
+    envelope.mutable_request()->mutable_service()->set_number(kForkDelete);
+    envelope.mutable_request()->mutable_service()->set_body(message.SerializeAsString());
+    return envelope;
+  }
+
+  proto::Envelope creation(uint64_t fork) const {
+    proto::Envelope envelope;
+    proto::Request& request = *envelope.mutable_request();
+    request.set_call_id(fork + 1);
+    request.set_constructor(callee_of_class<Counter>->name);
+    request.mutable_arguments()->add_values()->set_integer(1);
+    to_proto(id(kRref), *request.mutable_result_rref());
+    to_proto(id(fork), *request.mutable_result_fork());
+    return envelope;
+  }
+
+  // The envelopes that came on a connection, once there are so many.
+  static std::vector<proto::Envelope> answers(Impostor& impostor, std::size_t count) {
+    std::vector<proto::Envelope> envelopes;
+    for (const auto& message : impostor.listener().wait_for_messages(count)) {
+      EXPECT_TRUE(envelopes.emplace_back().ParseFromString(message.header));
+    }
+    return envelopes;
+  }
+  static bool has_response(const std::vector<proto::Envelope>& envelopes, uint64_t call_id) {
+    return std::any_of(envelopes.begin(), envelopes.end(), [call_id](const proto::Envelope& envelope) {
+      return envelope.has_response() && envelope.response().call_id() == call_id;
+    });
+  }
+  // Heartbeats may come between.
+  static bool answered(Impostor& impostor, uint64_t call_id) {
+    for (std::size_t count = 1; count < 100; ++count) {
+      const std::vector<proto::Envelope> envelopes = answers(impostor, count);
+      if (has_response(envelopes, call_id)) return true;
+      if (envelopes.size() < count) return false;
+    }
+    return false;
+  }
+
+  // The last message is counted after its answer has left.
+  void expect_nothing_remembered() {
+    const absl::Time deadline = absl::Now() + absl::Seconds(30);
+    while (group_[0]->tables().remembered_deletes > 0 && absl::Now() < deadline) std::this_thread::yield();
+    EXPECT_EQ(group_[0]->tables().remembered_deletes, 0u);
+  }
+
+  static constexpr uint64_t kRref = 2'000'001, kFork = 2'000'002;
+  Impostor first_{address_}, second_{address_};
+};
+
+TEST_F(TwoConnections, DeleteBeforeItsCreationIsReadLeavesNothing) {
+  // The callee has admitted the first connection, and stands still before it reads what follows.
+  const proto::Envelope first = hello(), second = hello();
+  first_.send(first.SerializeAsString());
+  ASSERT_EQ(answers(first_, 1).size(), 1u);
+  second_.send(second.SerializeAsString());
+  second_.send(fork_delete(kFork, departures(second.hello().connection(), {{first.hello().connection(), 1},
+                                                                           {second.hello().connection(), 0}}))
+                   .SerializeAsString());
+  ASSERT_TRUE(answered(second_, kFork));
+  EXPECT_EQ(group_[0]->tables().remembered_deletes, 1u);
+  first_.send(creation(kFork).SerializeAsString());
+  ASSERT_TRUE(answered(first_, kFork + 1));
+  // Nobody refers to it; and now nothing can come any more.
+  group_.expect_empty();
+  expect_nothing_remembered();
+}
+
+TEST_F(TwoConnections, ConnectionWhoseHelloIsUnreadIsWaitedFor) {
+  const proto::Envelope first = hello(), second = hello();
+  const uint64_t older = first.hello().connection(), newer = second.hello().connection();
+  second_.send(second.SerializeAsString());
+  second_.send(fork_delete(kFork, departures(newer, {{older, 1}, {newer, 0}})).SerializeAsString());
+  ASSERT_TRUE(answered(second_, kFork));
+  EXPECT_EQ(group_[0]->tables().remembered_deletes, 1u);
+  first_.send(first.SerializeAsString());
+  first_.send(creation(kFork).SerializeAsString());
+  ASSERT_TRUE(answered(first_, kFork + 1));
+  group_.expect_empty();
+  expect_nothing_remembered();
+}
+
+TEST_F(TwoConnections, ConnectionThatEndedUnreadAtItsSenderIsRefused) {
+  const proto::Envelope first = hello(), second = hello();
+  const uint64_t newer = second.hello().connection();
+  second_.send(second.SerializeAsString());
+  // The first is not named: it has ended.
+  second_.send(fork_delete(kFork, departures(newer, {{newer, 0}})).SerializeAsString());
+  ASSERT_TRUE(answered(second_, kFork));
+  EXPECT_EQ(group_[0]->tables().remembered_deletes, 0u);
+  first_.send(first.SerializeAsString());
+  first_.send(creation(kFork).SerializeAsString());
+  (void)first_.listener().wait_closed();
+  EXPECT_EQ(answers(first_, 1).front().goodbye().reason().code(),
+            static_cast<int>(absl::StatusCode::kUnavailable));
+  group_.expect_empty();
+}
+
+TEST_F(TwoConnections, NumberOfAConnectionIsNeededAndUsedOnce) {
+  proto::Envelope unnumbered = hello(), numbered = hello();
+  unnumbered.mutable_hello()->clear_connection();
+  first_.send(unnumbered.SerializeAsString());
+  (void)first_.listener().wait_closed();
+  EXPECT_EQ(answers(first_, 1).front().goodbye().reason().code(),
+            static_cast<int>(absl::StatusCode::kInvalidArgument));
+  first_.open();
+  first_.send(numbered.SerializeAsString());
+  EXPECT_TRUE(answers(first_, 1).front().has_hello());
+  second_.send(numbered.SerializeAsString());
+  (void)second_.listener().wait_closed();
+  EXPECT_TRUE(answers(second_, 1).front().has_goodbye());
+  expect_serving();
+}
+
+TEST_F(TwoConnections, EndlessListOfConnectionsIsRefused) {
+  const proto::Envelope only = hello();
+  first_.send(only.SerializeAsString());
+  proto::Departures sent = departures(only.hello().connection(), {});
+  for (uint64_t number = 0; number < Departures::kMaxConnections; ++number) sent.add_open();
+  first_.send(fork_delete(kFork, sent).SerializeAsString());
+  ASSERT_TRUE(answered(first_, kFork));
+  EXPECT_EQ(group_[0]->tables().remembered_deletes, 0u);
+  for (const proto::Envelope& envelope : answers(first_, 2)) {
+    if (!envelope.has_response()) continue;
+    EXPECT_EQ(envelope.response().status().code(), static_cast<int>(absl::StatusCode::kInvalidArgument));
+  }
+  expect_serving();
 }
 
 TEST_F(HostilePeer, ReferenceThatLiesAboutItsTypeIsNotCastTo) {

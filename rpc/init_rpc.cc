@@ -1,9 +1,14 @@
 #include "rpc/init_rpc.h"
 
+#include <unistd.h>
+
+#include <cstdlib>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/error.h"
+#include "base/last_words.h"
+#include "base/log.h"
 #include "base/mutex.h"
 #include "rpc/global_agent.h"
 
@@ -26,6 +31,33 @@ Backends& backends() {
     return made;
   }();
   return *instance;
+}
+
+// The one that called init_rpc(), for note_missing_shutdown().
+pid_t watched_process = 0;
+
+// The program ends well and its worker is still a member: the others will find it dead and fail, and whoever reads
+// their errors should learn why.
+void note_missing_shutdown(int exit_code, void*) {
+  // A forked child is no worker, and a lock may be held there by a thread that it does not have.
+  if (exit_code != 0 || getpid() != watched_process) return;
+  const std::shared_ptr<Agent> agent = global_agent();
+  if (agent == nullptr) return;
+  const std::string text =
+      absl::StrCat("worker \"", agent->self().name,
+                   "\" ended without rpc::shutdown(): the other workers take it for dead; call "
+                   "shutdown() before main() returns");
+  log(LogLevel::kWarning, text);
+  leave_last_words(text, LastWords::kLeftItsGroup);
+}
+
+void watch_for_missing_shutdown() {
+  static const bool once = [] {
+    prepare_last_words();
+    watched_process = getpid();
+    return on_exit(&note_missing_shutdown, nullptr) == 0;
+  }();
+  (void)once;
 }
 
 }  // namespace
@@ -55,6 +87,7 @@ void init_rpc(const std::string& name, int rank, int world_size, RpcBackendOptio
         absl::StrCat("init_rpc(\"", name, "\"): this process is worker \"", agent->self().name,
                      "\" already; call shutdown first, or use Agent::start for several")));
   }
+  watch_for_missing_shutdown();
   set_global_agent(factory(name, rank, world_size, options));
 }
 

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "base/name.h"
 #include "rpc/codec_containers.h"
 #include "rpc/goodbye.h"
 #include "rpc/peers.h"
@@ -19,21 +20,39 @@ const google::protobuf::RepeatedPtrField<proto::Reference>& references_of(const 
                                  : envelope.request().arguments().references();
 }
 
+absl::StatusOr<EnvelopePtr> parse_envelope(const std::string& header, const transport::Connection& from) {
+  EnvelopePtr envelope = make_envelope();
+  if ((*envelope)->ParseFromString(header)) return envelope;
+  absl::Status reason = absl::InvalidArgumentError(
+      absl::StrCat("the message from ", from.peer_address(), " is no envelope: is a Gradwire worker there?"));
+  log(LogLevel::kWarning, reason.message());
+  return reason;
+}
+
 }  // namespace
 
 void Link::on_message(transport::Connection& connection, transport::Message message) {
   wait_until_opened();
-  peers_.bytes_received_.fetch_add(message.byte_size(), std::memory_order_relaxed);
-  EnvelopePtr envelope = make_envelope();
-  if (!(*envelope)->ParseFromString(message.header)) {
+  const std::size_t size = message.byte_size();
+  peers_.bytes_received_.fetch_add(size, std::memory_order_relaxed);
+  // Not every transport asks before it receives.
+  if (const uint64_t most = max_message_bytes(); size > most) {
     absl::Status reason = absl::InvalidArgumentError(absl::StrCat(
-        "the message from ", connection.peer_address(), " is no envelope: is a Gradwire worker there?"));
+        "a message from ", connection.peer_address(), ", which has not been admitted, is too large: got ",
+        size, " bytes, expected at most ", most));
     log(LogLevel::kWarning, reason.message());
     connection.close(reason);
     return;
   }
-  if (!heard_.load(std::memory_order_relaxed)) heard_.store(true, std::memory_order_relaxed);
   Peer* const peer = active_.load(std::memory_order_acquire);
+  if (peer == nullptr && peers_.hold_unread(shared_from_this(), message)) return;
+  absl::StatusOr<EnvelopePtr> parsed = parse_envelope(message.header, connection);
+  if (!parsed.ok()) {
+    connection.close(parsed.status());
+    return;
+  }
+  EnvelopePtr envelope = *std::move(parsed);
+  if (!heard_.load(std::memory_order_relaxed)) heard_.store(true, std::memory_order_relaxed);
   if (peer != nullptr && references_of(**envelope).empty()) {
     if (peers_.deliver(*peer, *this, envelope, message.buffers)) return;
   }
@@ -80,11 +99,19 @@ absl::StatusOr<uint64_t> Link::send_now(std::string header, std::vector<transpor
   wait_until_opened();
   transport::Message message{std::move(header), std::move(buffers)};
   const std::size_t size = message.byte_size();
-  absl::StatusOr<uint64_t> ticket = connection_->send(std::move(message));
+  absl::StatusOr<uint64_t> ticket = depart(std::move(message));
   if (ticket.ok()) {
     peers_.bytes_sent_.fetch_add(size, std::memory_order_relaxed);
     if (!sent_.load(std::memory_order_relaxed)) sent_.store(true, std::memory_order_relaxed);
   }
+  return ticket;
+}
+
+absl::StatusOr<uint64_t> Link::depart(transport::Message message) {
+  // Before it leaves: whoever says afterwards what was sent must not leave it out.
+  departed_.fetch_add(1);
+  absl::StatusOr<uint64_t> ticket = connection_->send(std::move(message));
+  if (!ticket.ok()) departed_.fetch_sub(1);
   return ticket;
 }
 
@@ -104,32 +131,28 @@ bool Peers::deliver(const Peer& peer, Link& link, EnvelopePtr& envelope,
                     std::vector<transport::Buffer>& buffers) {
   switch ((*envelope)->body_case()) {
     case proto::Envelope::kRequest:
-      if (!link.asked_.load(std::memory_order_relaxed)) note_request(link);
       sink_.on_request(peer.worker, link.shared_from_this(), std::move(envelope), std::move(buffers));
-      return true;
+      break;
     case proto::Envelope::kResponse:
       sink_.on_response(peer.worker, std::move(envelope), std::move(buffers));
-      return true;
+      break;
     case proto::Envelope::kCancel:
       sink_.on_cancel(peer.worker, link.number(), (*envelope)->cancel().call_id());
-      return true;
+      break;
     case proto::Envelope::kHeartbeat:
-      return true;
+      if ((*envelope)->heartbeat().has_sent()) note_heartbeat(peer, (*envelope)->heartbeat());
+      break;
     default:
       return false;
   }
-}
-
-void Peers::note_request(Link& link) {
-  MutexLock lock(mutex_);
-  if (link.asked_.exchange(true)) return;
-  if (link.introduced_ && link.peer_ != nullptr) ++link.peer_->request_links;
+  count_read(link, peer);
+  return true;
 }
 
 bool Peers::is_stranger_locked(const proto::Envelope& envelope) const {
   if (envelope.body_case() != proto::Envelope::kHello || envelope.hello().incarnation() == 0) return false;
   return !by_incarnation_.contains(envelope.hello().incarnation()) &&
-         !gone_before_.contains(envelope.hello().incarnation());
+         !gone_.contains(envelope.hello().incarnation());
 }
 
 bool Peers::names_stranger_locked(const proto::Envelope& envelope) const {
@@ -137,12 +160,14 @@ bool Peers::names_stranger_locked(const proto::Envelope& envelope) const {
   return std::any_of(references.begin(), references.end(),
                      [this](const proto::Reference& reference) ABSL_NO_THREAD_SAFETY_ANALYSIS {
                        return !by_incarnation_.contains(reference.owner()) &&
-                              !gone_before_.contains(reference.owner());
+                              !gone_.contains(reference.owner());
                      });
 }
 
 bool Peers::must_wait_locked(const Link& link, const proto::Envelope& envelope) const {
-  return is_stranger_locked(envelope) || (!link.impatient_ && names_stranger_locked(envelope));
+  // Whoever makes a connection knows who must answer.
+  return (!link.made_here_ && is_stranger_locked(envelope)) ||
+         (!link.impatient_ && names_stranger_locked(envelope));
 }
 
 // A Hello has a timer of its own (kHelloTimeout).
@@ -175,31 +200,63 @@ bool Peers::leads_back_locked(const Link& link, const Peer& peer) const {
 // it. It does not take long.
 void Peers::handle(const std::shared_ptr<Link>& link, EnvelopePtr envelope,
                    std::vector<transport::Buffer> buffers) {
-  bool too_much = false;
+  bool holds = false, too_much = false;
   {
     MutexLock lock(mutex_);
     if (stopping_) return;
-    const bool question = (*envelope)->has_hello() && (*envelope)->hello().incarnation() == 0;
-    if (!link->holds_ && !question && (!ready_ || must_wait_locked(*link, **envelope))) {
+    // Anything else but a Hello is refused as the first message, and a question needs no directory.
+    const bool may_wait =
+        link->introduced_ || ((*envelope)->has_hello() && (*envelope)->hello().incarnation() != 0);
+    if (!link->holds_ && may_wait && (!ready_ || must_wait_locked(*link, **envelope))) {
       link->holds_ = true;
       link->active_ = nullptr;
+      if (!link->introduced_) link->max_message_bytes_ = options_.limits.max_held_bytes;
       held_.push_back(link);
       limit_wait_locked(link);
     }
-    if (link->holds_) {
-      for (const transport::Buffer& buffer : buffers) link->held_bytes_ += buffer.size();
-      too_much = link->held_.size() >= Link::kMaxHeld || link->held_bytes_ > Link::kMaxHeldBytes;
-      if (!too_much) {
-        link->held_.emplace_back(std::move(envelope), std::move(buffers));
-        return;
-      }
+    holds = link->holds_;
+    if (holds) {
+      const uint64_t bytes = sizeof(EnvelopeBox) + (*envelope)->SpaceUsedLong();
+      too_much = !hold_locked(*link, {std::move(envelope), std::string(), std::move(buffers), bytes});
     }
   }
-  if (too_much) {
-    refuse(link, absl::ResourceExhaustedError("too much from a worker that is not known here yet"));
-    return;
+  if (too_much) refuse(link, held_too_much());
+  if (!holds) dispatch(link, std::move(envelope), std::move(buffers));
+}
+
+bool Peers::hold_unread(const std::shared_ptr<Link>& link, transport::Message& message) {
+  {
+    MutexLock lock(mutex_);
+    if (link->introduced_ || !link->holds_) return false;
+    const uint64_t bytes = message.header.size();
+    if (hold_locked(*link, {nullptr, std::move(message.header), std::move(message.buffers), bytes}))
+      return true;
   }
-  dispatch(link, std::move(envelope), std::move(buffers));
+  refuse(link, held_too_much());
+  return true;
+}
+
+bool Peers::hold_locked(Link& link, HeldMessage message) {
+  message.bytes += sizeof(message);
+  for (const transport::Buffer& buffer : message.buffers) message.bytes += sizeof(buffer) + buffer.size();
+  if (link.held_.size() >= Link::kMaxHeld ||
+      message.bytes >
+          options_.limits.max_held_bytes - std::min(options_.limits.max_held_bytes, link.held_bytes_) ||
+      message.bytes > options_.limits.max_held_bytes_in_all -
+                          std::min(options_.limits.max_held_bytes_in_all, held_bytes_)) {
+    return false;
+  }
+  count_held_locked(link, message.bytes);
+  link.held_.push_back(std::move(message));
+  return true;
+}
+
+absl::Status Peers::held_too_much() const {
+  return absl::ResourceExhaustedError(
+      absl::StrCat("holding messages from or about a worker that is not known here yet: got more than ",
+                   Link::kMaxHeld, " of them, max_held_bytes=", options_.limits.max_held_bytes,
+                   " on this connection or max_held_bytes_in_all=", options_.limits.max_held_bytes_in_all,
+                   "; try again later"));
 }
 
 void Peers::release_held() {
@@ -212,28 +269,64 @@ void Peers::release_held() {
     // What still comes in on the link queues behind what is held, until nothing is.
     while (true) {
       MutexLock releasing(link->releasing_);
-      Link::Held message;
+      HeldMessage message;
+      std::deque<HeldMessage> dropped;
       {
         MutexLock lock(mutex_);
+        // Its Hello was refused.
+        if (!link->held_.empty() && !link->introduced_ && link->held_.front().envelope == nullptr) {
+          dropped = drop_held_locked(*link);
+        }
         if (link->held_.empty()) {
           link->holds_ = false;
           link->impatient_ = false;
           link->limited_ = false;
-          link->held_bytes_ = 0;
           if (link->introduced_) link->active_ = link->peer_.get();
           break;
         }
-        if (!ready_ || must_wait_locked(*link, **link->held_.front().first)) {
+        HeldMessage& front = link->held_.front();
+        if (front.envelope != nullptr && (!ready_ || must_wait_locked(*link, **front.envelope))) {
           held_.push_back(link);
           limit_wait_locked(link);
           break;
         }
-        message = std::move(link->held_.front());
+        message = std::move(front);
         link->held_.pop_front();
+        count_held_locked(*link, -message.bytes);
       }
-      dispatch(link, std::move(message.first), std::move(message.second));
+      if (message.envelope == nullptr) {
+        if (!read_held(link, message)) break;
+        continue;
+      }
+      dispatch(link, std::move(message.envelope), std::move(message.buffers));
     }
   }
+}
+
+// Parses a message and puts it back where it was, since it may have to wait for whom it names.
+bool Peers::read_held(const std::shared_ptr<Link>& link, HeldMessage& message) {
+  absl::StatusOr<EnvelopePtr> envelope = parse_envelope(message.unread, *link->connection_);
+  if (!envelope.ok()) {
+    link->connection_->close(envelope.status());
+    return false;
+  }
+  message.envelope = *std::move(envelope);
+  message.bytes += sizeof(EnvelopeBox) + (*message.envelope)->SpaceUsedLong() - message.unread.size();
+  message.unread = std::string();
+  MutexLock lock(mutex_);
+  count_held_locked(*link, message.bytes);
+  link->held_.push_front(std::move(message));
+  return true;
+}
+
+void Peers::count_held_locked(Link& link, uint64_t bytes) {
+  link.held_bytes_ += bytes;
+  held_bytes_ += bytes;
+}
+
+std::deque<HeldMessage> Peers::drop_held_locked(Link& link) {
+  count_held_locked(link, -link.held_bytes_);
+  return std::exchange(link.held_, {});
 }
 
 void Peers::dispatch(const std::shared_ptr<Link>& link, EnvelopePtr envelope,
@@ -292,6 +385,8 @@ void Peers::leave(const std::shared_ptr<Link>& link, const proto::Goodbye& goodb
 }
 
 absl::Status Peers::admit(const proto::Hello& hello, const std::shared_ptr<Link>& link) {
+  // First of all: the messages below have the name in them.
+  GRADWIRE_RETURN_IF_ERROR(with_context(check_name("worker name", hello.name()), "a Hello"));
   if (hello.protocol_version() != kProtocolVersion) {
     return absl::FailedPreconditionError(absl::StrCat("worker \"", hello.name(),
                                                       "\" speaks protocol version ", hello.protocol_version(),
@@ -311,7 +406,7 @@ absl::Status Peers::admit(const proto::Hello& hello, const std::shared_ptr<Link>
     MutexLock lock(mutex_);
     // Closed while its Hello waited for the directory.
     if (!links_.contains(link->number())) return absl::OkStatus();
-    if (gone_before_.contains(hello.incarnation())) {
+    if (gone_.contains(hello.incarnation())) {
       return absl::AbortedError(absl::StrCat(
           "worker \"", hello.name(), "\" was declared dead, or left, before \"", self_.name, "\" joined"));
     }
@@ -338,19 +433,28 @@ absl::Status Peers::admit(const proto::Hello& hello, const std::shared_ptr<Link>
       return absl::AbortedError(absl::StrCat("worker \"", self_.name, "\" came back as a new incarnation"));
     }
     if (link->introduced_) return absl::InvalidArgumentError("a second Hello");
+    if (hello.connection() == 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("the Hello of worker \"", hello.name(), "\" does not number its connection"));
+    }
+    if (!peer->arrivals.open(hello.connection(), link->read_)) {
+      return absl::UnavailableError(absl::StrCat("connection ", hello.connection(), " of worker \"",
+                                                 hello.name(),
+                                                 "\" has ended at its own end, or has come before"));
+    }
+    link->arrives_as_ = hello.connection();
     link->peer_ = peer;
     link->introduced_ = true;
-    link->introduced_at_ = timers_.clock().now();
-    --unintroduced_;
+    if (!link->made_here_) --unadmitted_;
+    link->max_message_bytes_ = std::numeric_limits<uint64_t>::max();
     ++peer->links;
-    peer->newest_link = std::max(peer->newest_link, link->number());
     if (link->made_here_ || leads_back_locked(*link, *peer)) peer->worked.insert(link->transport_);
     restored = std::exchange(peer->broke, false);
     // Behind what is held there is nothing to overtake: release_held sets it then.
     if (!link->holds_) link->active_ = peer.get();
     std::swap(timer, link->hello_timer_);
   }
-  if (answer) introduce(*link, 0);
+  if (answer) introduce(link, peer, 0);
   {
     // Requests of this side follow its Hello.
     MutexLock lock(mutex_);
@@ -363,6 +467,9 @@ absl::Status Peers::admit(const proto::Hello& hello, const std::shared_ptr<Link>
   }
   if (timer != 0) timers_.cancel(timer);
   if (peer->worker.incarnation == self_.incarnation) return absl::OkStatus();
+  log(LogLevel::kInfo, "worker \"", self_.name, "\" is connected with worker \"", peer->worker.name, "\" by ",
+      link->transport_);
+  if (link->made_here_) report_given_up(*peer);
   watch(*peer, &FailureDetector::connected, absl::OkStatus());
   if (restored) sink_.on_link_restored(peer->worker);
   return absl::OkStatus();
@@ -384,12 +491,6 @@ std::shared_ptr<Link> Peers::another_link_locked(const Peer& peer) const {
   return nullptr;
 }
 
-// The one link that is left is the newest: what comes on it comes after all that came on others.
-bool Peers::is_settled_locked(const Peer& peer) const {
-  if (peer.links == 0) return true;
-  return peer.links == 1 && links_.contains(peer.newest_link);
-}
-
 void Peers::on_closed(const std::shared_ptr<Link>& link, const absl::Status& reason) {
   // Before anybody hears of it: who sends on it from now on can see that it may be lost.
   link->closed_ = true;
@@ -397,15 +498,15 @@ void Peers::on_closed(const std::shared_ptr<Link>& link, const absl::Status& rea
   uint64_t timer = 0;
   bool introduced = false, settled = false, gone = false, reachable = false, restored = false;
   // Lost with the connection: what is not handed over by now never was.
-  std::deque<Link::Held> dropped;
+  std::deque<HeldMessage> dropped;
   {
     MutexLock releasing(link->releasing_);
     MutexLock lock(mutex_);
     link->active_ = nullptr;
-    dropped.swap(link->held_);
+    dropped = drop_held_locked(*link);
     std::erase(held_, link);
     introduced = link->introduced_;
-    if (!introduced && links_.contains(link->number())) --unintroduced_;
+    if (!introduced && !link->made_here_ && links_.contains(link->number())) --unadmitted_;
     links_.erase(link->number());
     links_changed_.notify_all();
     std::swap(timer, link->hello_timer_);
@@ -415,9 +516,10 @@ void Peers::on_closed(const std::shared_ptr<Link>& link, const absl::Status& rea
       peer->broke = true;
       if (introduced) {
         --peer->links;
-        if (link->asked_) --peer->request_links;
-        settled = is_settled_locked(*peer);
+        peer->arrivals.close(link->arrives_as_);
+        settled = settles_locked(*peer);
       }
+      if (std::erase(peer->numbered, link) > 0) peer->untold = true;
       reachable = peer->links > 0;
       // Another connection is there already.
       if (reachable) restored = std::exchange(peer->broke, false);
@@ -428,6 +530,8 @@ void Peers::on_closed(const std::shared_ptr<Link>& link, const absl::Status& rea
   if (timer != 0) timers_.cancel(timer);
   if (peer == nullptr) return;
   sink_.on_link_closed(peer->worker, *link, reason);
+  log(LogLevel::kInfo, "worker \"", self_.name, "\": the connection with worker \"", peer->worker.name,
+      "\" by ", link->transport_, " has ended: ", reason.message());
   if (settled) sink_.on_settled(peer->worker);
   if (restored && !gone) sink_.on_link_restored(peer->worker);
   if (gone || reachable) return;

@@ -4,6 +4,8 @@
 #include <atomic>
 #include <cstdint>
 #include <deque>
+#include <limits>
+#include <map>
 #include <memory>
 #include <set>
 #include <string>
@@ -12,6 +14,7 @@
 
 #include "base/mutex.h"
 #include "proto/membership.pb.h"
+#include "rpc/arrivals.h"
 #include "rpc/envelope.h"
 #include "rpc/flow_window.h"
 #include "rpc/worker.h"
@@ -33,11 +36,17 @@ struct Peer {
   Mutex connecting;
   // The link that new requests use.
   std::shared_ptr<Link> link;
-  // Open links on which it has introduced itself, those of them on which it has sent requests, and the number of the
-  // newest there ever was.
+  // Open links on which it has introduced itself.
   int links = 0;
-  int request_links = 0;
-  uint64_t newest_link = 0;
+  // What this side has sent to it: the connections that this side has numbered, and the last of these numbers. `untold`:
+  // one has ended since the last heartbeat.
+  std::vector<std::shared_ptr<Link>> numbered;
+  uint64_t last_number = 0;
+  bool untold = false;
+  // What has been read of the messages that it sent. Written under Peers::mutex_: not everything that is remembered has
+  // settled, so whoever reads a message asks again.
+  Arrivals arrivals;
+  std::atomic<bool> unsettled{false};
   // Such a link has ended since the last one came.
   bool broke = false;
   bool suspect = false;
@@ -46,9 +55,11 @@ struct Peer {
   absl::Status lost_reason;
   // Another incarnation has taken its name or id.
   bool superseded = false;
-  // Transports by which it was reached, and those that failed and are not tried again.
+  // Transports by which it was reached, and those that failed and are not tried again, with the reason.
   std::set<std::string> worked;
-  std::set<std::string> given_up;
+  std::map<std::string, absl::Status> given_up;
+  // Those of them that the log does not have yet.
+  std::vector<std::string> unreported;
   // Of the calls that go to it. Synchronised by itself.
   FlowWindow flow;
 };
@@ -60,6 +71,15 @@ inline bool any_borrowed(const std::vector<transport::Buffer>& buffers) {
   });
 }
 
+// A message that waits for the directory. What follows a Hello that waits is not parsed before that is admitted: a few
+// bytes of a header may become many in memory.
+struct HeldMessage {
+  EnvelopePtr envelope;  // nullptr: `unread` is to be parsed.
+  std::string unread;
+  std::vector<transport::Buffer> buffers;
+  uint64_t bytes = 0;  // Of memory, as it was counted.
+};
+
 // One connection and who is at its other end. Thread-safe: each member says what guards it.
 class Link : public transport::ConnectionListener, public std::enable_shared_from_this<Link> {
  public:
@@ -67,9 +87,10 @@ class Link : public transport::ConnectionListener, public std::enable_shared_fro
   static constexpr absl::Duration kHelloTimeout = absl::Seconds(10);
   // How long a message waits for the log to tell of a worker that it names.
   static constexpr absl::Duration kStrangerTimeout = absl::Seconds(5);
-  // What may come from one who is not known yet.
+  // Messages that are held on one link; Limits bounds their bytes.
   static constexpr std::size_t kMaxHeld = 4096;
-  static constexpr std::size_t kMaxHeldBytes = std::size_t{1} << 30;
+  // The first message of the other side: a Hello, or a Goodbye instead of one.
+  static constexpr uint64_t kMaxHelloBytes = 16 << 10;
   static constexpr absl::Duration kLate = absl::Milliseconds(10);
 
   // `peer`: whom a connection is made to; nullptr for one that came in.
@@ -81,6 +102,7 @@ class Link : public transport::ConnectionListener, public std::enable_shared_fro
         peer_(std::move(peer)) {}
 
   void on_message(transport::Connection& connection, transport::Message message) override;
+  uint64_t max_message_bytes() const override { return max_message_bytes_.load(std::memory_order_relaxed); }
   void on_closed(transport::Connection& connection, absl::Status reason) override;
 
   uint64_t number() const { return number_; }
@@ -99,6 +121,8 @@ class Link : public transport::ConnectionListener, public std::enable_shared_fro
  private:
   friend class Peers;
 
+  // Counts the message and hands it to the connection.
+  absl::StatusOr<uint64_t> depart(transport::Message message);
   absl::StatusOr<uint64_t> send_now(std::string header, std::vector<transport::Buffer> buffers);
   void send_late_ones();
 
@@ -125,10 +149,14 @@ class Link : public transport::ConnectionListener, public std::enable_shared_fro
   // Since the last heartbeat was due.
   std::atomic<bool> heard_{false};
   std::atomic<bool> sent_{false};
-  // The other side has sent a request.
-  std::atomic<bool> asked_{false};
+  // Messages that were sent here (Departures), and that were read here and handled (Arrivals).
+  std::atomic<uint64_t> departed_{0};
+  const std::shared_ptr<Arrivals::Counter> read_ = std::make_shared<Arrivals::Counter>(0);
   // Its end has been noticed.
   std::atomic<bool> closed_{false};
+  // What may come next: little before the Hello, what may be held before that is admitted, then what the transport takes.
+  // Written under Peers::mutex_.
+  std::atomic<uint64_t> max_message_bytes_{kMaxHelloBytes};
   // Bytes that had arrived at the last heartbeat: progress of a large message is a sign of life.
   uint64_t arrived_ = 0;  // Guarded by Peers::mutex_.
 
@@ -145,12 +173,12 @@ class Link : public transport::ConnectionListener, public std::enable_shared_fro
   uint64_t hello_timer_ = 0;
   bool introduced_ = false;  // The other side's Hello was accepted.
   bool greeted_ = false;     // This side's has been sent: only then may anything else be.
-  absl::Time introduced_at_;
+  uint64_t departs_as_ = 0;  // The number in this side's Hello; 0 before.
+  uint64_t arrives_as_ = 0;  // The number in the other side's; 0 before.
   // Messages that wait for the directory, in order; while holds_ is set later ones queue behind them.
-  using Held = std::pair<EnvelopePtr, std::vector<transport::Buffer>>;
   bool holds_ = false;
-  std::deque<Held> held_;
-  std::size_t held_bytes_ = 0;
+  std::deque<HeldMessage> held_;
+  uint64_t held_bytes_ = 0;
   // kStrangerTimeout is over.
   bool impatient_ = false;
   bool limited_ = false;  // A timer runs for that.

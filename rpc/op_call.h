@@ -23,18 +23,37 @@ inline constexpr bool kIsKeyword = false;
 template <class T>
 inline constexpr bool kIsKeyword<KeywordArgument<T>> = true;
 
+// As OperatorArgument; compilers name A when they report it.
+template <class A>
+struct IsOperatorArgument : std::bool_constant<OperatorArgument<A>> {};
+
+// The argument as an IValue.
+template <class A>
+c10::IValue operator_argument(A&& argument) {
+  static_assert(
+      IsOperatorArgument<A>::value,
+      "an operator or a TorchScript function takes no argument of this type: pass a tensor, number, string, "
+      "list, dictionary, tuple, optional or IValue (rpc/to_ivalue.h), never a pointer");
+  if constexpr (IsOperatorArgument<A>::value) {
+    return to_ivalue(std::forward<A>(argument));
+  } else {
+    return {};
+  }
+}
+
 template <class A>
 absl::Status add_argument(Encoder& encoder, proto::Payload& payload, A&& argument) {
   if constexpr (kIsKeyword<std::remove_cvref_t<A>>) {
     proto::KeywordValue& keyword = *payload.add_keywords();
     keyword.set_name(argument.name);
-    return Codec<c10::IValue>::encode(to_ivalue(std::forward<A>(argument).value), encoder,
+    return Codec<c10::IValue>::encode(operator_argument(std::forward<A>(argument).value), encoder,
                                       *keyword.mutable_value());
   } else {
     if (payload.keywords_size() != 0) {
       return absl::InvalidArgumentError("a positional argument after a keyword argument");
     }
-    return Codec<c10::IValue>::encode(to_ivalue(std::forward<A>(argument)), encoder, *payload.add_values());
+    return Codec<c10::IValue>::encode(operator_argument(std::forward<A>(argument)), encoder,
+                                      *payload.add_values());
   }
 }
 

@@ -36,6 +36,16 @@ struct Entry {
   CalleeCost cost;
 };
 
+// Whether libtorch has such an operator, with any overload. Does not intern the name, since anybody can make up names;
+// slow, so for errors alone.
+bool exists(const std::string& callee) {
+  const std::string base = callee.substr(0, callee.find('.'));
+  for (const std::shared_ptr<Operator>& candidate : torch::jit::getAllOperators()) {
+    if (candidate->schema().name() == base) return true;
+  }
+  return false;
+}
+
 // nullptr for one that may not. Looked up once for each name, with or without an overload: the list of allowed names
 // and their overloads bound the table.
 Entry* entry_of(const std::string& callee) {
@@ -96,6 +106,12 @@ absl::StatusOr<Match> resolve(const ServerCall& call) {
   const std::string& callee = call.callee();
   const Entry* const entry = entry_of(callee);
   if (entry == nullptr) {
+    if (!exists(callee)) {
+      return absl::NotFoundError(
+          absl::StrCat("no operator \"", callee,
+                       "\" in the worker's libtorch: is its name spelled with its namespace, "
+                       "as \"aten::add\"?"));
+    }
     return absl::PermissionDeniedError(
         absl::StrCat("the operator \"", callee, "\" is not among those that a worker runs for others"));
   }

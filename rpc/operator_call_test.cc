@@ -39,6 +39,25 @@ at::Tensor tensor(const std::string& name, A&&... arguments) {
   return result.ok() ? *result : at::Tensor();
 }
 
+struct Opaque {
+  int64_t member = 0;
+};
+
+TEST(OperatorCall, PointersAreNoArguments) {
+  static_assert(OperatorArgument<at::Tensor> && OperatorArgument<const at::Tensor&>);
+  static_assert(OperatorArgument<bool> && OperatorArgument<int> && OperatorArgument<at::ScalarType>);
+  static_assert(OperatorArgument<const char*> && OperatorArgument<const char(&)[4]>);
+  static_assert(OperatorArgument<std::vector<bool>&> && OperatorArgument<std::optional<int>>);
+  static_assert(!OperatorArgument<int*> && !OperatorArgument<const at::Tensor*>);
+  static_assert(!OperatorArgument<int(&)[3]> && !OperatorArgument<void*>);
+  static_assert(!OperatorArgument<int (*)(int)> && !OperatorArgument<int(int)>);
+  static_assert(!OperatorArgument<int64_t Opaque::*> && !OperatorArgument<std::nullptr_t>);
+  static_assert(!OperatorArgument<Opaque>);
+  EXPECT_EQ(to_ivalue("cpu").toStringRef(), "cpu");
+  char text[] = "cuda";
+  EXPECT_EQ(to_ivalue(text).toStringRef(), "cuda");
+}
+
 TEST(OperatorCall, InstalledByLinking) { EXPECT_EQ(operator_handler(), &serve_operator); }
 
 TEST(OperatorCall, OverloadIsChosenByTheArguments) {
@@ -103,11 +122,18 @@ TEST(OperatorCall, TargetIsTheFirstArgument) {
 }
 
 TEST(OperatorCall, WhatIsNotAllowedIsRefusedByName) {
-  for (const char* name :
-       {"aten::from_file", "aten::set_", "aten::resize_", "aten::as_strided", "aten::record_stream",
-        "aten::no_such_operator", "prim::Print", "add", "", "aten::", "aten::add2.Tensor"}) {
+  for (const char* name : {"aten::from_file", "aten::set_", "aten::resize_", "aten::as_strided",
+                           "aten::record_stream", "aten::set_.source_Tensor", "prim::Print"}) {
     const auto result = run<at::Tensor>(name, at::ones({2}), 1);
     EXPECT_EQ(result.status().code(), absl::StatusCode::kPermissionDenied) << name;
+    EXPECT_NE(result.status().message().find(name), std::string::npos);
+  }
+}
+
+TEST(OperatorCall, WhatDoesNotExistIsNotFound) {
+  for (const char* name : {"aten::no_such_operator", "add", "", "aten::", "aten::add2.Tensor", "::", "."}) {
+    const auto result = run<at::Tensor>(name, at::ones({2}), 1);
+    EXPECT_EQ(result.status().code(), absl::StatusCode::kNotFound) << name;
     EXPECT_NE(result.status().message().find(name), std::string::npos);
   }
 }

@@ -47,7 +47,8 @@ struct RpcBackendOptions {
   // What is accepted from other processes.
   Limits limits;
   // How long shutdown waits for handlers that go on though their calls were cancelled; then it fails with
-  // DeadlineExceeded that names them, and leaves their threads behind. Infinite: for ever.
+  // DeadlineExceeded that names them, and leaves their threads behind. Infinite: no limit. A graceful shutdown cancels no
+  // call before its own timeout: until then it waits for handlers, and says which on standard error.
   absl::Duration handler_patience = absl::Seconds(30);
   // How much may be under way to one worker, and what becomes of a call beyond that.
   FlowOptions flow;

@@ -42,6 +42,7 @@ class OutgoingCall {
   // Encodes one more positional argument; an error shows in status().
   template <class T, class V>
   void add_argument(V&& value) {
+    require_codec<T>();
     if (status_.ok()) {
       set_status(
           Codec<T>::encode(std::forward<V>(value), encoder_, *request().mutable_arguments()->add_values()));

@@ -1,5 +1,6 @@
 #include "rpc/peers.h"
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/error.h"
@@ -39,6 +40,8 @@ absl::StatusOr<proto::WorkerRecord> Peers::listen(const Worker& self) {
     proto::Address* entry = record.add_addresses();
     entry->set_transport(transport->name());
     entry->set_address(*address);
+    log(LogLevel::kDebug, "worker \"", self.name, "\" listens by ", transport->name(), " at ",
+        absl::CHexEscape(*address));
   }
   return record;
 }
@@ -49,7 +52,7 @@ void Peers::set_workers(const Worker& self, const std::vector<WorkerAddress>& wo
     MutexLock lock(mutex_);
     self_ = self;
     for (const WorkerAddress& worker : workers) add_worker_locked(worker);
-    for (const Worker& worker : gone) gone_before_.insert(worker.incarnation);
+    for (const Worker& worker : gone) gone_.insert(worker.incarnation);
     ready_ = true;
   }
   release_held();
@@ -141,31 +144,30 @@ WorkerState Peers::state(const Peer& peer) const {
   return peer.suspect ? WorkerState::kSuspect : WorkerState::kAlive;
 }
 
-// One that has not said who it is may be this worker's, with messages right behind its Hello.
-bool Peers::settled(uint64_t incarnation) const {
+void Peers::count(AgentTables& tables) const {
   MutexLock lock(mutex_);
-  auto found = by_incarnation_.find(incarnation);
-  return found != by_incarnation_.end() && unintroduced_ == 0 && found->second->links <= 1;
+  tables.held_bytes = held_bytes_;
+  tables.links = links_.size();
+  tables.unadmitted_links = unadmitted_;
+  for (const auto& [incarnation, peer] : by_incarnation_) tables.numbered_links += peer->numbered.size();
+  tables.known_workers = by_incarnation_.size();
+  tables.gone_workers += gone_.size();
+  tables.watched_workers = detector_.watched();
 }
 
-bool Peers::requests_settled(uint64_t incarnation) const {
-  // So long after a Hello what came right behind it has been read.
-  constexpr absl::Duration kUnread = absl::Seconds(2);
-  MutexLock lock(mutex_);
-  auto found = by_incarnation_.find(incarnation);
-  if (found == by_incarnation_.end() || unintroduced_ > 0) return false;
-  const Peer& peer = *found->second;
-  int may_ask = peer.request_links;
-  if (peer.links > peer.request_links) {
-    const absl::Time now = timers_.clock().now();
-    for (const auto& [number, link] : links_) {
-      if (link->peer_ == found->second && link->introduced_ && !link->asked_ &&
-          now < link->introduced_at_ + kUnread) {
-        ++may_ask;
-      }
-    }
+void Peers::forget_lost_locked() {
+  while (lost_.size() > GoneWorkers::kMax) {
+    const auto oldest = by_incarnation_.find(lost_.front());
+    lost_.pop_front();
+    if (oldest == by_incarnation_.end()) continue;
+    const std::shared_ptr<Peer> peer = oldest->second;
+    by_incarnation_.erase(oldest);
+    gone_.insert(peer->worker.incarnation);
+    if (auto found = by_name_.find(peer->worker.name); found != by_name_.end() && found->second == peer)
+      by_name_.erase(found);
+    if (auto found = peers_.find(peer->worker.id); found != peers_.end() && found->second == peer)
+      peers_.erase(found);
   }
-  return may_ask <= 1;
 }
 
 absl::StatusOr<std::shared_ptr<Link>> Peers::open_link(const std::shared_ptr<Peer>& peer) const {
@@ -214,17 +216,29 @@ std::vector<Peers::Way> Peers::ways_to(const Peer& peer) const {
 }
 
 void Peers::give_up(Peer& peer, const std::string& transport, const absl::Status& reason) {
+  MutexLock lock(mutex_);
+  if (peer.given_up.emplace(transport, reason).second) peer.unreported.push_back(transport);
+}
+
+void Peers::report_given_up(Peer& peer) {
+  std::vector<std::pair<std::string, absl::Status>> given_up;
   {
     MutexLock lock(mutex_);
-    if (!peer.given_up.insert(transport).second) return;
+    for (const std::string& transport : std::exchange(peer.unreported, {})) {
+      given_up.emplace_back(transport, peer.given_up[transport]);
+    }
   }
-  log(LogLevel::kWarning, "worker \"", self_.name, "\" does without the transport \"", transport,
-      "\" to worker \"", peer.worker.name, "\": ", reason.message());
+  for (const auto& [transport, reason] : given_up) {
+    log(LogLevel::kWarning, "worker \"", self_.name, "\" does without the transport \"", transport,
+        "\" to worker \"", peer.worker.name, "\": ", reason.message());
+  }
 }
 
 absl::StatusOr<std::shared_ptr<Link>> Peers::connect(transport::Transport& transport,
                                                      const std::string& address,
                                                      const std::shared_ptr<Peer>& peer) {
+  log(LogLevel::kDebug, "worker \"", self_.name, "\" connects to worker \"", peer->worker.name, "\" by ",
+      transport.name(), " at ", absl::CHexEscape(address));
   std::shared_ptr<Link> link;
   {
     MutexLock lock(mutex_);
@@ -239,7 +253,6 @@ absl::StatusOr<std::shared_ptr<Link>> Peers::connect(transport::Transport& trans
     MutexLock lock(mutex_);
     link->connection_ = connection;
     links_[link->number()] = link;
-    ++unintroduced_;
     if (stopping_) refused = absl::FailedPreconditionError("the agent has been shut down");
     if (peer->lost) refused = peer->lost_reason;
   }
@@ -248,7 +261,7 @@ absl::StatusOr<std::shared_ptr<Link>> Peers::connect(transport::Transport& trans
     link->opened_ = true;
     return refused;
   }
-  introduce(*link, peer->worker.incarnation);
+  introduce(link, peer, peer->worker.incarnation);
   {
     MutexLock lock(mutex_);
     link->greeted_ = true;
@@ -270,7 +283,15 @@ absl::StatusOr<std::shared_ptr<Link>> Peers::connect(transport::Transport& trans
   return link;
 }
 
-void Peers::introduce(Link& link, uint64_t to_incarnation) {
+void Peers::introduce(const std::shared_ptr<Link>& link, const std::shared_ptr<Peer>& peer,
+                      uint64_t to_incarnation) {
+  uint64_t number = 0;
+  {
+    MutexLock lock(mutex_);
+    number = link->departs_as_ = ++peer->last_number;
+    // Else it has closed meanwhile, and its Hello goes nowhere.
+    if (links_.contains(link->number())) peer->numbered.push_back(link);
+  }
   proto::Envelope envelope;
   proto::Hello& hello = *envelope.mutable_hello();
   hello.set_protocol_version(kProtocolVersion);
@@ -278,19 +299,21 @@ void Peers::introduce(Link& link, uint64_t to_incarnation) {
   hello.set_name(self_.name);
   hello.set_incarnation(self_.incarnation);
   hello.set_to_incarnation(to_incarnation);
+  hello.set_connection(number);
   // A failure shows as on_closed.
-  (void)link.connection_->send({envelope.SerializeAsString(), {}});
+  (void)link->connection_->send({envelope.SerializeAsString(), {}});
 }
 
 std::shared_ptr<transport::ConnectionListener> Peers::accept(
     const std::string& transport, const std::shared_ptr<transport::Connection>& connection) {
   MutexLock lock(mutex_);
   if (stopping_) return nullptr;
+  if (unadmitted_ >= options_.limits.max_unadmitted) return nullptr;
   auto link = std::make_shared<Link>(*this, next_link_++, nullptr, transport);
   link->connection_ = connection;
   link->opened_ = true;
   links_[link->number()] = link;
-  ++unintroduced_;
+  ++unadmitted_;
   link->hello_timer_ = timers_.schedule(
       timers_.clock().now() + Link::kHelloTimeout, [weak = std::weak_ptr<Link>(link), connection] {
         if (weak.lock() != nullptr) {
@@ -325,7 +348,11 @@ void Peers::shutdown(const absl::Status& reason, absl::Duration flush) {
   for (const auto& transport : transports_) transport->shutdown();
   MutexLock lock(mutex_);
   for (auto& [id, peer] : peers_) peer->link = nullptr;
+  for (auto& [incarnation, peer] : by_incarnation_) peer->numbered.clear();
+  for (const auto& [number, link] : links_) (void)drop_held_locked(*link);
+  held_.clear();
   links_.clear();
+  unadmitted_ = 0;
 }
 
 }  // namespace gradwire::rpc

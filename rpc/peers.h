@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -17,17 +18,22 @@
 #include "base/mutex.h"
 #include "base/timer_queue.h"
 #include "proto/membership.pb.h"
+#include "rpc/agent_tables.h"
 #include "rpc/directory.h"
 #include "rpc/envelope.h"
 #include "rpc/membership/failure_detector.h"
+#include "rpc/membership/gone_workers.h"
+#include "rpc/settlement.h"
 #include "rpc/worker.h"
 #include "rpc/worker_state.h"
+#include "security/limits.h"
 #include "transport/transport.h"
 
 namespace gradwire::rpc {
 
 class Link;
 struct Peer;
+struct HeldMessage;
 
 // The other workers of the group and the connections to them. Connects on first use, introduces itself and
 // checks who the other side is, tells a broken connection from a dead worker, and hands what arrives to the
@@ -39,7 +45,7 @@ struct Peer;
 // asked. Lost is for good.
 //
 // Thread-safe. Owned by the agent; shutdown() before destruction.
-class Peers {
+class Peers : public Settlement {
  public:
   // Hears of everything, on the transport's threads or a timer's. Must not block.
   class Sink {
@@ -55,7 +61,7 @@ class Peers {
     virtual void on_link_closed(const Worker& peer, const Link& link, const absl::Status& reason) = 0;
     // There is a connection again after one had broken.
     virtual void on_link_restored(const Worker& peer) = 0;
-    // What the peer sent on connections that have ended has all been handed over.
+    // Everything that require() was told of, of this peer, has been handled: ask settled(), which may be false again.
     virtual void on_settled(const Worker& peer) = 0;
     // kAlive or kSuspect, when that changes.
     virtual void on_worker_state(const Worker& peer, WorkerState state) = 0;
@@ -70,11 +76,12 @@ class Peers {
     std::shared_ptr<Executor> executor;
     absl::Duration connect_timeout = absl::Seconds(10);
     HeartbeatOptions heartbeat;
+    Limits limits;
   };
   // `transports`, best first; loopback, for calls to oneself, is among them.
   Peers(std::vector<std::unique_ptr<transport::Transport>> transports, Sink& sink, TimerQueue& timers,
         const Options& options);
-  ~Peers();
+  ~Peers() override;
 
   // Starts to listen; returns this worker's record for the directory.
   absl::StatusOr<proto::WorkerRecord> listen(const Worker& self);
@@ -105,9 +112,16 @@ class Peers {
   // FailedPrecondition after shutdown.
   absl::StatusOr<std::shared_ptr<Link>> link_to(const std::shared_ptr<Peer>& peer);
 
-  // Whether what comes from this worker now cannot be overtaken by anything it sent earlier: by a request, by anything.
-  bool requests_settled(uint64_t incarnation) const;
-  bool settled(uint64_t incarnation) const;
+  // What this worker has sent to another until now: everything that was sent before this was called, and maybe more.
+  Departures departures(uint64_t incarnation) const override;
+  // `sent`: what the other says in a message that is being handled. True when all that it sent before that message has
+  // been handled or never will be. Else Sink::on_settled follows.
+  bool require(uint64_t incarnation, const Departures& sent) override;
+  // Nothing that require() was told of is still to come.
+  bool settled(uint64_t incarnation) override;
+
+  // What is known and held here.
+  void count(AgentTables& tables) const;
 
   uint64_t bytes_sent() const { return bytes_sent_.load(); }
   uint64_t bytes_received() const { return bytes_received_.load(); }
@@ -132,15 +146,21 @@ class Peers {
   absl::StatusOr<std::shared_ptr<Link>> open_link(const std::shared_ptr<Peer>& peer) const;
   // The ways that are left, best first.
   std::vector<Way> ways_to(const Peer& peer) const;
-  // Leaves a transport that failed to a peer for the next, with one line in the log.
+  // Leaves a transport that failed to a peer for the next.
   void give_up(Peer& peer, const std::string& transport, const absl::Status& reason);
+  // Writes one line into the log for each transport that was given up, once another has reached the peer. Before that the
+  // peer may as well have left or died, which is not the transport's fault.
+  void report_given_up(Peer& peer);
   absl::StatusOr<std::shared_ptr<Link>> connect(transport::Transport& transport, const std::string& address,
                                                 const std::shared_ptr<Peer>& peer);
-  void introduce(Link& link, uint64_t to_incarnation);
+  void introduce(const std::shared_ptr<Link>& link, const std::shared_ptr<Peer>& peer,
+                 uint64_t to_incarnation);
 
   // link.cc: what arrives on a link, and its end.
   void handle(const std::shared_ptr<Link>& link, EnvelopePtr envelope,
               std::vector<transport::Buffer> buffers);
+  // Takes a message that follows a Hello which waits. False for any other; then nothing was moved.
+  bool hold_unread(const std::shared_ptr<Link>& link, transport::Message& message);
   void dispatch(const std::shared_ptr<Link>& link, EnvelopePtr envelope,
                 std::vector<transport::Buffer> buffers);
   // Whether a Hello is of somebody who may be about to be known.
@@ -150,20 +170,35 @@ class Peers {
   // Whether a message that came on the link must wait for the log.
   bool must_wait_locked(const Link& link, const proto::Envelope& envelope) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Queues a message that must wait; `message.bytes` counts what its envelope takes. False when that would be over the
+  // limits; then it is dropped.
+  bool hold_locked(Link& link, HeldMessage message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status held_too_much() const;
+  // Every change of what is held on a link.
+  void count_held_locked(Link& link, uint64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::deque<HeldMessage> drop_held_locked(Link& link) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // False: it is no envelope, and the connection ends.
+  bool read_held(const std::shared_ptr<Link>& link, HeldMessage& message);
   // What waits for the log to tell of a worker that it names does so for a bounded time.
   void limit_wait_locked(const std::shared_ptr<Link>& link) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool leads_back_locked(const Link& link, const Peer& peer) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Lets go of those who were lost long ago.
+  void forget_lost_locked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // What waited for the directory.
   void release_held();
   // Hands what follows a Hello to the sink. False for what does not; then nothing was moved.
   bool deliver(const Peer& peer, Link& link, EnvelopePtr& envelope, std::vector<transport::Buffer>& buffers);
-  void note_request(Link& link);
+  // The message that a link brought has been handled.
+  void count_read(Link& link, const Peer& peer);
+  void note_heartbeat(const Peer& peer, const proto::Heartbeat& heartbeat);
+  // Whether something that was unsettled is settled now: then the sink hears of it.
+  bool settles_locked(Peer& peer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Departures departures_locked(const Peer& peer) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status admit(const proto::Hello& hello, const std::shared_ptr<Link>& link);
   void leave(const std::shared_ptr<Link>& link, const proto::Goodbye& goodbye);
   void refuse(const std::shared_ptr<Link>& link, const absl::Status& reason);
   void on_closed(const std::shared_ptr<Link>& link, const absl::Status& reason);
   std::shared_ptr<Link> another_link_locked(const Peer& peer) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  bool is_settled_locked(const Peer& peer) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // peers_watch.cc: who answers.
   void lose(const std::shared_ptr<Peer>& peer, WorkerState state, absl::Status reason);
@@ -194,15 +229,20 @@ class Peers {
   uint64_t next_link_ ABSL_GUARDED_BY(mutex_) = 1;
   std::map<int32_t, std::shared_ptr<Peer>> peers_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<std::string, std::shared_ptr<Peer>> by_name_ ABSL_GUARDED_BY(mutex_);
-  // All there ever were.
+  // Those who live and those in lost_.
   absl::flat_hash_map<uint64_t, std::shared_ptr<Peer>> by_incarnation_ ABSL_GUARDED_BY(mutex_);
-  absl::flat_hash_set<uint64_t> gone_before_ ABSL_GUARDED_BY(mutex_);
+  // Lost while they were members, the oldest first: GoneWorkers::kMax of them are kept whole.
+  std::deque<uint64_t> lost_ ABSL_GUARDED_BY(mutex_);
+  // The others, and those that were lost before this worker joined.
+  GoneWorkers gone_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<uint64_t, std::shared_ptr<Link>> links_ ABSL_GUARDED_BY(mutex_);
   // Links on which something arrived before the directory was known, or told of the one who sent it.
   std::vector<std::shared_ptr<Link>> held_ ABSL_GUARDED_BY(mutex_);
   CondVar links_changed_;
-  // Connections in links_ whose other end has not said who it is.
-  int unintroduced_ ABSL_GUARDED_BY(mutex_) = 0;
+  // Connections in links_ that came in and whose other end has not said who it is.
+  std::size_t unadmitted_ ABSL_GUARDED_BY(mutex_) = 0;
+  // Of all links.
+  uint64_t held_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   FailureDetector detector_ ABSL_GUARDED_BY(mutex_);
   absl::Time tick_at_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();
 

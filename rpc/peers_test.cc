@@ -125,6 +125,7 @@ struct Side {
 class FallBack : public ::testing::TestWithParam<BrokenTransport::Fails> {};
 
 TEST_P(FallBack, NextTransportTakesOver) {
+  ::testing::internal::CaptureStderr();
   auto loop = *transport::EventLoop::create();
   std::vector<std::unique_ptr<transport::Transport>> of_caller;
   of_caller.push_back(std::make_unique<BrokenTransport>(GetParam(), loop));
@@ -165,12 +166,46 @@ TEST_P(FallBack, NextTransportTakesOver) {
   EXPECT_GT(id, 0u);
   EXPECT_TRUE(callee.sink.has_request(id));
   EXPECT_TRUE(caller.peers.status(callee.worker).ok());
+  // What the callee sends comes behind its Hello.
+  auto back = callee.peers.link_to(*callee.peers.find("caller", -1));
+  ASSERT_TRUE(back.ok()) << back.status();
+  proto::Envelope envelope;
+  envelope.mutable_request()->set_call_id(77);
+  ASSERT_TRUE((*back)->send(envelope, {}).ok());
+  EXPECT_TRUE(caller.sink.has_request(77));
+  EXPECT_THAT(
+      ::testing::internal::GetCapturedStderr(),
+      ::testing::HasSubstr("worker \"caller\" does without the transport \"broken\" to worker \"callee\""));
   caller.peers.shutdown(absl::CancelledError("done"), absl::Seconds(5));
   callee.peers.shutdown(absl::CancelledError("done"), absl::Seconds(5));
 }
 
 INSTANTIATE_TEST_SUITE_P(Peers, FallBack,
                          ::testing::Values(BrokenTransport::Fails::kAtOnce, BrokenTransport::Fails::kLater));
+
+TEST(Peers, WorkerThatHasEndedMakesNoWarningAboutTransports) {
+  ::testing::internal::CaptureStderr();
+  auto loop = *transport::EventLoop::create();
+  std::vector<std::unique_ptr<transport::Transport>> of_caller;
+  of_caller.push_back(std::make_unique<BrokenTransport>(BrokenTransport::Fails::kAtOnce, loop));
+  of_caller.push_back(transport::make_tcp_transport());
+  std::vector<std::unique_ptr<transport::Transport>> of_callee;
+  of_callee.push_back(std::make_unique<BrokenTransport>(BrokenTransport::Fails::kAtOnce, loop));
+  of_callee.push_back(transport::make_tcp_transport());
+  Side caller({"caller", 0, 11}, std::move(of_caller));
+  Side callee({"callee", 1, 22}, std::move(of_callee));
+  const auto caller_record = caller.peers.listen(caller.worker);
+  const auto callee_record = callee.peers.listen(callee.worker);
+  ASSERT_TRUE(caller_record.ok() && callee_record.ok());
+  caller.peers.set_workers(caller.worker, {{caller.worker, *caller_record}, {callee.worker, *callee_record}},
+                           {});
+  callee.peers.shutdown(absl::CancelledError("done"), absl::Seconds(5));
+  // Neither transport reaches it now.
+  (void)caller.peers.link_to(*caller.peers.find("callee", -1));
+  EXPECT_TRUE(caller.sink.wait_until_lost(kPatience));
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(), ::testing::Not(::testing::HasSubstr("does without")));
+  caller.peers.shutdown(absl::CancelledError("done"), absl::Seconds(5));
+}
 
 // A worker to which every connection is refused, and that never answered in another way.
 class Refused : public ::testing::Test {

@@ -5,6 +5,7 @@
 #include "base/host.h"
 #include "base/log.h"
 #include "rpc/codec_containers.h"
+#include "rpc/departures_codec.h"
 #include "rpc/goodbye.h"
 #include "rpc/link.h"
 #include "rpc/peers.h"
@@ -113,18 +114,20 @@ void Peers::on_tick() {
 
 void Peers::send_heartbeat(const std::shared_ptr<Peer>& peer) {
   std::vector<std::shared_ptr<Link>> links;
+  proto::Envelope envelope;
+  bool news = false;
   {
     MutexLock lock(mutex_);
     for (const auto& [number, link] : links_) {
       if (link->introduced_ && link->greeted_ && link->peer_ == peer) links.push_back(link);
     }
+    to_proto(departures_locked(*peer), *envelope.mutable_heartbeat()->mutable_sent());
+    if (!links.empty()) news = std::exchange(peer->untold, false);
   }
-  proto::Envelope envelope;
-  envelope.mutable_heartbeat();
   const std::string header = envelope.SerializeAsString();
   for (const std::shared_ptr<Link>& link : links) {
     // What was sent since the last one has served as well.
-    if (!link->sent_.exchange(false)) (void)link->connection_->send({header, {}});
+    if (!link->sent_.exchange(false) || news) (void)link->depart({header, {}});
   }
 }
 
@@ -188,6 +191,8 @@ void Peers::lose(const std::shared_ptr<Peer>& peer, WorkerState state, absl::Sta
     peer->lost_reason = reason;
     peer->link = nullptr;
     detector_.remove(peer->worker.incarnation);
+    lost_.push_back(peer->worker.incarnation);
+    forget_lost_locked();
     // One who leaves ends its connections itself.
     for (const auto& [number, link] : links_) {
       if (link->peer_ == peer && state == WorkerState::kDead) links.push_back(link);
@@ -215,6 +220,7 @@ class SignOfLife : public transport::ConnectionListener {
                          absl::IsAborted(status_from_proto(envelope.goodbye().reason()));
     end(another ? Directory::Life::kDead : Directory::Life::kAlive);
   }
+  uint64_t max_message_bytes() const override { return Link::kMaxHelloBytes; }
   void on_closed(transport::Connection&, absl::Status reason) override {
     end(transport::is_refused(reason) ? Directory::Life::kDead : Directory::Life::kUnknown);
   }

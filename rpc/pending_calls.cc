@@ -156,6 +156,15 @@ std::pair<std::shared_ptr<Link>, uint64_t> PendingCalls::borrowed(uint64_t id) c
   return {found->second->link, found->second->ticket};
 }
 
+std::vector<PendingCalls::Waiting> PendingCalls::waiting() const {
+  std::vector<Waiting> waiting;
+  MutexLock lock(mutex_);
+  for (const auto& [id, call] : calls_) {
+    if (call->done) waiting.push_back({call->callee, call->incarnation, call->started});
+  }
+  return waiting;
+}
+
 std::size_t PendingCalls::size() const {
   MutexLock lock(mutex_);
   return calls_.size();

@@ -116,6 +116,13 @@ class PendingCalls {
   // Where a borrowing call was sent; {nullptr, 0} when it is gone or borrows nothing.
   std::pair<std::shared_ptr<Link>, uint64_t> borrowed(uint64_t id) const;
   std::size_t size() const;
+  // A call that waits for its answer, services excluded.
+  struct Waiting {
+    std::string callee;
+    uint64_t to = 0;  // The incarnation.
+    absl::Time since;
+  };
+  std::vector<Waiting> waiting() const;
   // A call that was not added will be completed.
   void refused() { unfinished_.fetch_add(1); }
   // A call that was taken, or refused, has been completed.

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/stable_hash.h"
+#include "rpc/constructor.h"
 #include "rpc/registry.h"
 #include "rpc/serve.h"
 #include "rpc/type_name.h"
@@ -34,22 +35,28 @@
 //   GRADWIRE_RPC_IDEMPOTENT_AS("norm_p", static_cast<double (*)(const at::Tensor&, double)>(&norm))
 //   GRADWIRE_RPC_IDEMPOTENT_METHOD(ParameterServer, pull)
 #define GRADWIRE_RPC(function) \
-  GRADWIRE_RPC_REGISTER_((::gradwire::rpc::registration_internal::function_entry<&function>()))
+  GRADWIRE_RPC_REGISTER_(      \
+      (::gradwire::rpc::registration_internal::overloads_need_GRADWIRE_RPC_AS<&function>()))
 #define GRADWIRE_RPC_AS(name, function) \
   GRADWIRE_RPC_REGISTER_((::gradwire::rpc::registration_internal::function_entry<function>(name)))
 #define GRADWIRE_RPC_IDEMPOTENT(function) \
-  GRADWIRE_RPC_REGISTER_((::gradwire::rpc::registration_internal::idempotent_entry<&function>()))
+  GRADWIRE_RPC_REGISTER_(                 \
+      (::gradwire::rpc::registration_internal::overloads_need_GRADWIRE_RPC_IDEMPOTENT_AS<&function>()))
 #define GRADWIRE_RPC_IDEMPOTENT_AS(name, function) \
   GRADWIRE_RPC_REGISTER_((::gradwire::rpc::registration_internal::idempotent_entry<function>(name)))
 #define GRADWIRE_RPC_IDEMPOTENT_METHOD(type, method) \
-  GRADWIRE_RPC_REGISTER_((::gradwire::rpc::registration_internal::idempotent_entry<&type::method>()))
+  GRADWIRE_RPC_REGISTER_(                            \
+      (::gradwire::rpc::registration_internal::overloads_need_GRADWIRE_RPC_IDEMPOTENT_AS<&type::method>()))
 #define GRADWIRE_RPC_METHOD(type, method) \
-  GRADWIRE_RPC_REGISTER_((::gradwire::rpc::registration_internal::function_entry<&type::method>()))
-#define GRADWIRE_RPC_CLASS(type, ...) \
-  GRADWIRE_RPC_REGISTER_(             \
+  GRADWIRE_RPC_REGISTER_(                 \
+      (::gradwire::rpc::registration_internal::overloads_need_GRADWIRE_RPC_AS<&type::method>()))
+#define GRADWIRE_RPC_CLASS(type, ...)                       \
+  GRADWIRE_RPC_CONSTRUCTOR(type __VA_OPT__(, ) __VA_ARGS__) \
+  GRADWIRE_RPC_REGISTER_(                                   \
       (::gradwire::rpc::registration_internal::class_entry<type __VA_OPT__(, ) __VA_ARGS__>(false)))
-#define GRADWIRE_RPC_SERIAL_CLASS(type, ...) \
-  GRADWIRE_RPC_REGISTER_(                    \
+#define GRADWIRE_RPC_SERIAL_CLASS(type, ...)                \
+  GRADWIRE_RPC_CONSTRUCTOR(type __VA_OPT__(, ) __VA_ARGS__) \
+  GRADWIRE_RPC_REGISTER_(                                   \
       (::gradwire::rpc::registration_internal::class_entry<type __VA_OPT__(, ) __VA_ARGS__>(true)))
 
 #define GRADWIRE_RPC_REGISTER_(entry)                                                                     \
@@ -99,8 +106,21 @@ const Callee* idempotent_entry(std::string name = cpp_function_name<F>()) {
   return function_entry<F>(std::move(name), /*idempotent=*/true);
 }
 
+// What the macros call. No compiler lets a static_assert judge an overloaded name, so the advice stands in the names of
+// these functions: "no matching function for call to ...".
+template <auto F>
+const Callee* overloads_need_GRADWIRE_RPC_AS() {
+  return function_entry<F>();
+}
+template <auto F>
+const Callee* overloads_need_GRADWIRE_RPC_IDEMPOTENT_AS() {
+  return idempotent_entry<F>();
+}
+
 template <class T, class... A>
 const Callee* class_entry(bool serial) {
+  static_assert(ConstructorAgrees<T, A...>,
+                "GRADWIRE_RPC_CONSTRUCTOR and the registration of a class name other parameter types");
   serial_class<T> = serial;
   Callee callee;
   callee.kind = CalleeKind::kConstructor;

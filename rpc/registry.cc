@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
@@ -22,6 +23,14 @@ absl::string_view kind_name(CalleeKind kind) {
       return "class";
   }
   return "callee";
+}
+
+// Where the registration of a class of libtorch is. Empty for other callees.
+std::string stock_module_advice(CalleeKind kind, absl::string_view name) {
+  if (kind != CalleeKind::kConstructor || !absl::StartsWith(name, "torch::nn::")) return "";
+  return "include \"rpc/stock_modules.h\" and link //rpc:stock_modules, which has libtorch's common modules; "
+         "if this is "
+         "not one of them, ";
 }
 
 absl::string_view last_part(absl::string_view name) {
@@ -74,8 +83,32 @@ absl::Status Registry::unknown(CalleeKind kind, absl::string_view name) const {
   std::sort(alike.begin(), alike.end());
   return absl::NotFoundError(absl::StrCat(
       "no ", kind_name(kind), " \"", name, "\" is registered here",
-      alike.empty() ? std::string() : absl::StrCat(" (there is ", absl::StrJoin(alike, ", "), ")"),
-      ": is the library that registers it linked into this program, and linked with alwayslink?"));
+      alike.empty() ? std::string() : absl::StrCat(" (there is ", absl::StrJoin(alike, ", "), ")"), ": ",
+      stock_module_advice(kind, name),
+      "is the library that registers it linked into this program, and linked with alwayslink?"));
+}
+
+absl::Status Registry::unregistered(CalleeKind kind, absl::string_view name) {
+  std::string registration;
+  switch (kind) {
+    case CalleeKind::kFunction:
+      registration = absl::StrCat("GRADWIRE_RPC(", name, ")");
+      break;
+    case CalleeKind::kMethod: {
+      const std::size_t colons = name.rfind("::");
+      registration = colons == absl::string_view::npos
+                         ? absl::StrCat("GRADWIRE_RPC_METHOD(..., ", name, ")")
+                         : absl::StrCat("GRADWIRE_RPC_METHOD(", name.substr(0, colons), ", ",
+                                        name.substr(colons + 2), ")");
+      break;
+    }
+    case CalleeKind::kConstructor:
+      registration = absl::StrCat("GRADWIRE_RPC_CLASS(", name, ", ...)");
+      break;
+  }
+  return absl::NotFoundError(
+      absl::StrCat("\"", name, "\" is not registered in this program: ", stock_module_advice(kind, name),
+                   "put ", registration, " into its library and link that with alwayslink"));
 }
 
 void set_operator_handler(ServeHandler handler, OperatorCost cost) {

@@ -52,6 +52,9 @@ class Registry {
   // NotFound for `name`, with the likeliest reasons and names like it.
   absl::Status unknown(CalleeKind kind, absl::string_view name) const;
 
+  // NotFound for a callee that this program calls and has not registered, with what to write.
+  static absl::Status unregistered(CalleeKind kind, absl::string_view name);
+
  private:
   Registry() = default;
   mutable Mutex mutex_;

@@ -67,9 +67,11 @@ class RemoteModule {
  public:
   // `location` is "worker", or "worker/device". Devices: "cpu"; InvalidArgument for others. `arguments` are
   // the constructor's.
-  template <class... A>
+  template <class... A, class C = DeclaredConstructor<M>>
   explicit RemoteModule(const std::string& location, A&&... arguments)
-      : module_(remote<M>(module_internal::worker_of_location(location), std::forward<A>(arguments)...)) {}
+      : module_(call_internal::remote_constructed<M, C>(
+            Agent::current(), module_internal::worker_of_location(location), std::forward<A>(arguments)...)) {
+  }
   // A module that exists.
   explicit RemoteModule(RRef<M> module) : module_(std::move(module)) {}
 

@@ -36,6 +36,13 @@ class RequestIds {
     MutexLock lock(mutex_);
     return open_.empty();
   }
+  // Requests that wait for an answer.
+  std::size_t size() const {
+    std::size_t size = 0;
+    MutexLock lock(mutex_);
+    for (const auto& [to, ids] : open_) size += ids.size();
+    return size;
+  }
 
  private:
   mutable Mutex mutex_;

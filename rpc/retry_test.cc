@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "absl/strings/match.h"
+#include "base/clock.h"
 #include "base/mutex.h"
 #include "proto/rpc.pb.h"
 #include "rpc/call.h"
@@ -80,6 +81,15 @@ struct Table {
 };
 GRADWIRE_RPC_CLASS(Table)
 GRADWIRE_RPC_IDEMPOTENT_METHOD(Table, look_up)
+
+// What is left of the call's time; -1 for one that may take as long as it likes.
+int64_t left_ms(int64_t value) {
+  runs().add(value);
+  const absl::Time deadline = CallContext::current()->deadline();
+  return deadline == absl::InfiniteFuture() ? -1
+                                            : absl::ToInt64Milliseconds(deadline - Clock::system().now());
+}
+GRADWIRE_RPC_IDEMPOTENT(left_ms)
 
 // What a held handler has seen.
 struct Held {
@@ -189,6 +199,39 @@ TEST_P(Retry, RunningCallGoesOnAndAnswersTheNewConnection) {
   EXPECT_EQ(call.wait(), 7);
   EXPECT_EQ(runs().of(1), 1);
   EXPECT_FALSE(held().cancelled.future().done());
+  group.expect_empty();
+}
+
+TEST_P(Retry, RepeatedAttemptHasWhatIsLeftOfTheCallsTime) {
+  RpcBackendOptions options = with(cut_first(1, [](const Message& m) { return calls(m, "left_ms"); }));
+  options.retry.first_backoff = absl::Seconds(1);
+  options.retry.max_backoff = absl::Seconds(1);
+  testing::Group group(2, options);
+  const Destination to = Destination("worker1").with_timeout(absl::Seconds(600));
+  const int64_t left = group[0]->rpc_sync<&left_ms>(to, 1);
+  EXPECT_EQ(group[0]->statistics().calls_repeated, 1u);
+  EXPECT_GT(left, 0);
+  // Not as much as the first attempt had: the pause before the second one counts.
+  EXPECT_LE(left, 599'500);
+}
+
+// Both connections break one after the other: each attempt belongs to the one that it was sent on, and the answer leaves
+// on the last.
+TEST_P(Retry, CallFollowsItsConnectionsOneAfterTheOther) {
+  testing::Group group(
+      2, with([](const Message& m) { return calls(m, "cut") ? Fault::Kind::kCut : Fault::Kind::kDeliver; }));
+  Future<int64_t> call = group[0]->rpc_async<&hold>("worker1", 1);
+  held().started.future().wait();
+  // A connection may be cut before the call is repeated on it; the call is repeated once for all those cuts then.
+  const absl::Time deadline = absl::Now() + absl::Seconds(30);
+  while (group[0]->statistics().calls_repeated < 3 && absl::Now() < deadline) {
+    EXPECT_EQ(group[0]->rpc_async<&cut>("worker1").result().code(), absl::StatusCode::kUnavailable);
+    EXPECT_EQ(group[0]->rpc_sync<&twice>("worker1", 2), 4);
+  }
+  EXPECT_GE(group[0]->statistics().calls_repeated, 3u);
+  held().answer.set_value(7);
+  EXPECT_EQ(call.wait(), 7);
+  EXPECT_EQ(runs().of(1), 1);
   group.expect_empty();
 }
 

@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <thread>
 
@@ -275,6 +276,59 @@ TEST(RRef, CreationThatNeverArrivesWakesThoseWhoWaitAnywhere) {
       << waits_elsewhere.result().status();
   EXPECT_LT(absl::Now() - start, absl::Seconds(30));
   group.expect_empty();
+}
+
+// To send may resolve and connect; a handle may be dropped where nothing may block.
+TEST(RRef, DroppedHandleSendsNothingOnItsThread) {
+  Mutex mutex;
+  std::vector<std::thread::id> senders;
+  RpcBackendOptions options;
+  options.wrap_transport = [&](std::unique_ptr<transport::Transport> inner) {
+    return transport::make_fault_injecting_transport(
+        std::move(inner),
+        [&](transport::Direction direction, const transport::Message& message) -> transport::Fault {
+          proto::Envelope envelope;
+          if (direction == transport::Direction::kOutgoing && envelope.ParseFromString(message.header) &&
+              envelope.has_request()) {
+            MutexLock lock(mutex);
+            senders.push_back(std::this_thread::get_id());
+          }
+          return {};
+        });
+  };
+  testing::Group group(2, options);
+  RRef<int64_t> rref = group[0]->remote<&identity>("worker1", 42);
+  EXPECT_EQ(rref.to_here(), 42);
+  {
+    MutexLock lock(mutex);
+    senders.clear();
+  }
+  rref = RRef<int64_t>();
+  group.expect_empty();
+  MutexLock lock(mutex);
+  EXPECT_FALSE(senders.empty());
+  EXPECT_EQ(std::count(senders.begin(), senders.end(), std::this_thread::get_id()), 0);
+}
+
+TEST(RRef, TablesOfALostCreationAreEmptyAtOnce) {
+  testing::Group group(2, without_constructors());
+  Future<int64_t> waits_there;
+  absl::Time ended;
+  {
+    RRef<Counter> counter =
+        group[0]->remote<Counter>(Destination("worker1").with_timeout(absl::Seconds(1)), int64_t{1});
+    waits_there = counter.rpc_async<&Counter::increment>(1);
+    EXPECT_EQ(counter.confirmed().result().code(), absl::StatusCode::kDeadlineExceeded);
+    ended = absl::Now();
+  }
+  EXPECT_FALSE(waits_there.result().ok());
+  // Nothing waits there for a request that will not come (kGrace is ten seconds), or for what came before its Delete.
+  group.expect_empty();
+  while (group[1]->tables().remembered_deletes > 0 && absl::Now() < ended + absl::Seconds(5)) {
+    absl::SleepFor(absl::Milliseconds(1));
+  }
+  EXPECT_EQ(group[1]->tables().remembered_deletes, 0u);
+  EXPECT_LT(absl::Now() - ended, absl::Seconds(5));
 }
 
 TEST(RRef, LateAnswerGivesItsReferencesBack) {

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
+#include "base/crash_handler.h"
 #include "base/error.h"
 #include "rpc/agent.h"
 #include "rpc/call_context.h"
@@ -92,6 +93,7 @@ void ServedCall::run() {
   CurrentAgent::Scope agent_scope(parts_.agent);
   ExecutionSlot<CallContext>::Scope call_scope(
       std::make_shared<CallContext>(parts_.from, deadline_, parts_.token));
+  const ServingScope serving(agent().self().name, callee_, parts_.from.name);
   const ServedCall* const outer = std::exchange(running, this);
   // Nobody waits any more: do not begin.
   if (absl::Status gone = parts_.token.reason(); !gone.ok()) {
@@ -271,7 +273,7 @@ absl::Status ServedCall::encode_result(std::shared_ptr<void> value, const TypeOp
   value.reset();
   std::unique_ptr<TensorSet> tensors = encoder.take_tensors();
   if (GraphHook* hook = parts_.agent->graph_hook()) {
-    GRADWIRE_RETURN_IF_ERROR(hook->outgoing(parts_.from, tensors.get(), payload));
+    GRADWIRE_RETURN_IF_ERROR(hook->outgoing_answer(parts_.from, tensors.get(), payload));
   }
   if (tensors == nullptr) return absl::OkStatus();
   const TensorSharing sharing = is_repeatable() ? TensorSharing::kCapture : TensorSharing::kBorrow;

@@ -61,6 +61,12 @@ class ServedCall : public ServerCall, public std::enable_shared_from_this<Served
   // Whether the call still waits for its object. What ends that, says stop_waiting(), and goes on if it was the first.
   bool waits() const { return waits_.load(); }
   bool stop_waiting() { return waits_.exchange(false); }
+  // Whether the call's turn on its object is still to come. What ends that, the turn or the call's time, says
+  // take_turn(), and goes on if it was the first. `timer`: what is to end it, and need not any more once it has ended.
+  bool take_turn() { return !had_turn_.exchange(true); }
+  void set_turn_timer(uint64_t timer) { turn_timer_ = timer; }
+  uint64_t turn_timer() const { return turn_timer_.load(); }
+  bool had_turn() const { return had_turn_.load(); }
   void set_target(RRefService::Owned target) { target_ = std::move(target); }
   // Called once when the call has ended.
   void on_ended(absl::AnyInvocable<void()> callback) { on_ended_ = std::move(callback); }
@@ -98,6 +104,8 @@ class ServedCall : public ServerCall, public std::enable_shared_from_this<Served
   absl::AnyInvocable<void()> on_ended_;
   std::atomic<bool> ended_{false};
   std::atomic<bool> waits_{true};
+  std::atomic<bool> had_turn_{false};
+  std::atomic<uint64_t> turn_timer_{0};
 };
 
 // When the caller of a request that has just arrived stops waiting, on Clock::system().

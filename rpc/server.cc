@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "rpc/agent.h"
 #include "rpc/agent_impl.h"
+#include "rpc/answer_by.h"
 #include "rpc/codec_containers.h"
 #include "rpc/id.h"
 #include "rpc/link.h"
@@ -71,7 +72,10 @@ void Server::on_request(const Worker& from, const std::shared_ptr<Link>& link, E
     stopped = stopped_;
     // A second request with the number of one that runs can only be a repetition.
     if (stopped.ok() &&
-        !calls_.try_emplace({link->number(), call_id}, Running{source, nullptr, &request}).second)
+        !calls_
+             .try_emplace({link->number(), call_id},
+                          Running{source, nullptr, &request, from.incarnation, Clock::system().now()})
+             .second)
       return;
   }
   auto call = std::make_shared<ServedCall>(ServedCall::Parts{this, std::move(agent), from, link,
@@ -126,7 +130,7 @@ void Server::admit(std::shared_ptr<ServedCall> call, std::shared_ptr<Strand> obj
   }
   // A copy: the call may have begun to run before admit() returns.
   const proto::Graph graph = call->request().arguments().graph();
-  hook->admit(call->from(), graph, call->deadline(),
+  hook->admit(call->from(), graph, answer_by(Clock::system().now(), call->deadline()),
               [this, call, object_strand = std::move(object_strand)](absl::Status status) {
                 if (status.ok()) {
                   enqueue(call, object_strand);
@@ -138,11 +142,7 @@ void Server::admit(std::shared_ptr<ServedCall> call, std::shared_ptr<Strand> obj
 
 void Server::enqueue(std::shared_ptr<ServedCall> call, const std::shared_ptr<Strand>& object_strand) {
   if (object_strand != nullptr) {
-    // The next method starts when this one's Future, if it returned one, has completed.
-    object_strand->post([call = std::move(call)](Strand::Next next) mutable {
-      call->on_ended(std::move(next));
-      call->run();
-    });
+    enqueue_serial(call, object_strand);
     return;
   }
   if (call->request().order_key() != 0) {
@@ -164,6 +164,38 @@ void Server::enqueue(std::shared_ptr<ServedCall> call, const std::shared_ptr<Str
   }
   TaskCost* const cost = call->cost();
   executor_->post_clean([call = std::move(call)] { call->run(); }, cost);
+}
+
+void Server::enqueue_serial(const std::shared_ptr<ServedCall>& call, const std::shared_ptr<Strand>& strand) {
+  const bool started = strand->post([this, call, strand = strand.get()](Strand::Next next) {
+    if (!call->take_turn()) {
+      next();
+      return;
+    }
+    if (const uint64_t timer = call->turn_timer(); timer != 0) agent_.timers().cancel(timer);
+    strand->set_holder(call);
+    // The next method starts when this one's Future, if it returned one, has completed.
+    call->on_ended(std::move(next));
+    call->run();
+  });
+  if (started || call->deadline() == absl::InfiniteFuture()) return;
+  const absl::Time until = answer_by(agent_.timers().clock().now(), call->deadline());
+  const uint64_t timer = agent_.timers().schedule(
+      until, [weak = std::weak_ptr<ServedCall>(call), strand = std::weak_ptr<Strand>(strand)] {
+        const std::shared_ptr<ServedCall> waiting = weak.lock();
+        if (waiting == nullptr || !waiting->take_turn()) return;
+        const std::shared_ptr<Strand> queue = strand.lock();
+        const auto runs =
+            std::static_pointer_cast<const ServedCall>(queue == nullptr ? nullptr : queue->holder());
+        waiting->fail(absl::DeadlineExceededError(
+            absl::StrCat("\"", waiting->callee(), "\" waited in vain for its turn on a serial object",
+                         runs == nullptr ? ""
+                                         : absl::StrCat(": \"", runs->callee(), "\", called by worker \"",
+                                                        runs->from().name, "\", has not ended"))));
+      });
+  call->set_turn_timer(timer);
+  // Its turn may have come before the timer was known.
+  if (call->had_turn()) agent_.timers().cancel(timer);
 }
 
 std::shared_ptr<Strand> Server::order_strand(const Worker& from, uint64_t key) {
@@ -243,6 +275,15 @@ std::vector<std::string> Server::running_callees() const {
   std::sort(callees.begin(), callees.end());
   callees.erase(std::unique(callees.begin(), callees.end()), callees.end());
   return callees;
+}
+
+std::vector<Server::CallUnderWay> Server::calls_under_way() const {
+  std::vector<CallUnderWay> calls;
+  MutexLock lock(mutex_);
+  for (const auto& [key, running] : calls_) {
+    calls.push_back({callee_of(*running.request), running.caller, running.since});
+  }
+  return calls;
 }
 
 std::size_t Server::under_way() const {

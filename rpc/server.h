@@ -9,6 +9,7 @@
 #include "base/cancellation.h"
 #include "base/mutex.h"
 #include "base/thread_pool.h"
+#include "rpc/agent_tables.h"
 #include "rpc/callee_cost.h"
 #include "rpc/deduplicator.h"
 #include "rpc/envelope.h"
@@ -43,9 +44,16 @@ class Server {
   void stop(const absl::Status& reason);
 
   std::size_t under_way() const;
-  std::size_t kept_answers() const;
+  void count(AgentTables& tables) const;
   // The names of what runs, or waits for its turn, now.
   std::vector<std::string> running_callees() const;
+  // A call that runs, or waits for its turn, now.
+  struct CallUnderWay {
+    std::string callee;
+    uint64_t caller = 0;  // The incarnation.
+    absl::Time since;
+  };
+  std::vector<CallUnderWay> calls_under_way() const;
   uint64_t served() const { return served_.load(); }
 
  private:
@@ -60,6 +68,8 @@ class Server {
     std::shared_ptr<Repeatable> repeatable;
     // The call's, which lives for as long as it is in the table.
     const proto::Request* request = nullptr;
+    uint64_t caller = 0;  // The incarnation.
+    absl::Time since;
   };
   // By link and call id: the connection that a call came in on last.
   using CallKey = std::pair<uint64_t, uint64_t>;
@@ -88,6 +98,9 @@ class Server {
   void admit(std::shared_ptr<ServedCall> call, std::shared_ptr<Strand> object_strand);
   // Runs the call on the executor, after those that it must not overtake.
   void enqueue(std::shared_ptr<ServedCall> call, const std::shared_ptr<Strand>& object_strand);
+  // The same for a method of a serial object. One that waits for its turn until its time is up fails with the name of the
+  // one that runs.
+  void enqueue_serial(const std::shared_ptr<ServedCall>& call, const std::shared_ptr<Strand>& strand);
   std::shared_ptr<Strand> order_strand(const Worker& from, uint64_t key);
   void ended(const ServedCall& call);
   void refuse(Link& link, uint64_t call_id, const absl::Status& status);

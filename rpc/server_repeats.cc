@@ -66,7 +66,8 @@ bool Server::arrive(const Worker& from, const std::shared_ptr<Link>& link, const
     if (arrival.verdict == Deduplicator::Verdict::kRun) {
       auto repeatable =
           std::make_shared<Repeatable>(Repeatable{link, from.incarnation, from.name, deadline_of(request)});
-      calls_.try_emplace(key, Running{source, std::move(repeatable), &request});
+      calls_.try_emplace(
+          key, Running{source, std::move(repeatable), &request, from.incarnation, Clock::system().now()});
     } else if (arrival.verdict == Deduplicator::Verdict::kAttached) {
       auto found = calls_.find({arrival.before.link, arrival.before.call});
       if (found != calls_.end()) {
@@ -148,9 +149,13 @@ void Server::expire_answers() {
   agent_.timers().schedule(next, [this] { expire_answers(); });
 }
 
-std::size_t Server::kept_answers() const {
+void Server::count(AgentTables& tables) const {
   MutexLock lock(mutex_);
-  return repeats_.answers();
+  tables.served_calls = calls_.size() + answers_under_way_;
+  tables.kept_answers = repeats_.answers();
+  tables.orphaned_calls = orphans_.size();
+  tables.repeat_callers = repeats_.callers();
+  tables.remembered_answers = repeats_.remembered();
 }
 
 void Server::orphan_locked(const CallKey& key, Running& running) {

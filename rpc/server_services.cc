@@ -71,17 +71,12 @@ void Server::serve_service(const Worker& from, const std::shared_ptr<Link>& link
   if (const proto::Service& service = (*envelope)->request().service();
       RRefService::serves(service.number())) {
     // Here and now, in the order of arrival: what has come must be known when the connection has ended.
-    const Peers& peers = *agent_.impl_->peers;
-    // Asked of those alone to which it matters: it takes a lock that every worker's messages share.
-    const bool settled = service.number() == kForkDelete
-                             ? peers.requests_settled(from.incarnation)
-                             : service.number() == kForkRevoke && peers.settled(from.incarnation);
     ServiceCall call;
     call.from = from;
     call.service = service.number();
     call.body = service.body();
     call.reply = [answer](absl::StatusOr<ServiceReply> reply) { answer->send(std::move(reply)); };
-    rrefs_.serve(call, settled);
+    rrefs_.serve(call);
     return;
   }
   if (agent_.serves_on_arrival((*envelope)->request().service().number())) {

@@ -182,7 +182,7 @@ TEST(Shutdown, GroupsLeaveNeitherThreadsNorDescriptors) {
     if (round % 2 == 1) group.kill(1);
   }
   EXPECT_EQ(transport::count_threads_down_to(threads), threads);
-  EXPECT_EQ(transport::count_descriptors(), descriptors);
+  EXPECT_EQ(transport::count_descriptors_down_to(descriptors), descriptors);
 }
 
 TEST(Shutdown, StartsThatFailLeaveNothing) {
@@ -198,7 +198,7 @@ TEST(Shutdown, StartsThatFailLeaveNothing) {
   options.transports = {"pigeon"};
   EXPECT_EQ(code_of([&] { Agent::start("a", 0, 1, options); }), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(transport::count_threads_down_to(threads), threads);
-  EXPECT_EQ(transport::count_descriptors(), descriptors);
+  EXPECT_EQ(transport::count_descriptors_down_to(descriptors), descriptors);
   // Nothing in the store keeps others from taking the place.
   options.transports = {};
   Agent::start("a", 0, 1, options)->shutdown();

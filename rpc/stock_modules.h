@@ -8,6 +8,10 @@
 #include <torch/nn/modules/normalization.h>
 #include <torch/nn/modules/rnn.h>
 
+#include <cstdint>
+#include <vector>
+
+#include "rpc/constructor.h"
 #include "rpc/remote_module.h"
 
 // Modules of libtorch, registered for RemoteModule with the constructor that takes plain values:
@@ -21,3 +25,20 @@
 //
 // A module with other options, or one whose forward is inherited (BatchNorm1dImpl) or a template, goes into a
 // module class of one's own.
+namespace gradwire::rpc {
+
+GRADWIRE_RPC_CONSTRUCTOR(torch::nn::LinearImpl, int64_t, int64_t)
+GRADWIRE_RPC_CONSTRUCTOR(torch::nn::FlattenImpl)
+GRADWIRE_RPC_CONSTRUCTOR(torch::nn::Conv1dImpl, int64_t, int64_t, int64_t)
+GRADWIRE_RPC_CONSTRUCTOR(torch::nn::Conv2dImpl, int64_t, int64_t, int64_t)
+GRADWIRE_RPC_CONSTRUCTOR(torch::nn::EmbeddingImpl, int64_t, int64_t)
+GRADWIRE_RPC_CONSTRUCTOR(torch::nn::LayerNormImpl, std::vector<int64_t>)
+GRADWIRE_RPC_CONSTRUCTOR(torch::nn::LSTMImpl, int64_t, int64_t)
+GRADWIRE_RPC_CONSTRUCTOR(torch::nn::DropoutImpl, double)
+GRADWIRE_RPC_CONSTRUCTOR(torch::nn::ReLUImpl)
+GRADWIRE_RPC_CONSTRUCTOR(torch::nn::GELUImpl)
+GRADWIRE_RPC_CONSTRUCTOR(torch::nn::TanhImpl)
+GRADWIRE_RPC_CONSTRUCTOR(torch::nn::SigmoidImpl)
+GRADWIRE_RPC_CONSTRUCTOR(torch::nn::SoftmaxImpl, int64_t)
+
+}  // namespace gradwire::rpc

@@ -21,16 +21,27 @@ class Strand::Turn {
   std::atomic<bool> passed_{false};
 };
 
-void Strand::post(Task task) {
+bool Strand::post(Task task) {
   {
     MutexLock lock(mutex_);
     if (busy_) {
       waiting_.push_back(std::move(task));
-      return;
+      return false;
     }
     busy_ = true;
   }
   start(std::move(task));
+  return true;
+}
+
+void Strand::set_holder(std::weak_ptr<const void> holder) {
+  MutexLock lock(mutex_);
+  holder_.swap(holder);
+}
+
+std::shared_ptr<const void> Strand::holder() const {
+  MutexLock lock(mutex_);
+  return holder_.lock();
 }
 
 void Strand::start(Task task) {

@@ -21,7 +21,12 @@ class Strand : public std::enable_shared_from_this<Strand> {
 
   explicit Strand(std::shared_ptr<Executor> executor) : executor_(std::move(executor)) {}
 
-  void post(Task task);
+  // Whether the task starts at once; else others are before it.
+  bool post(Task task);
+
+  // Who has the turn, as the task that runs says; for messages.
+  void set_holder(std::weak_ptr<const void> holder);
+  std::shared_ptr<const void> holder() const;
 
  private:
   class Turn;
@@ -31,7 +36,8 @@ class Strand : public std::enable_shared_from_this<Strand> {
   void run_inline(Executor::Task task);
 
   const std::shared_ptr<Executor> executor_;
-  Mutex mutex_;
+  mutable Mutex mutex_;
+  std::weak_ptr<const void> holder_ ABSL_GUARDED_BY(mutex_);
   std::deque<Task> waiting_ ABSL_GUARDED_BY(mutex_);
   bool busy_ ABSL_GUARDED_BY(mutex_) = false;
   // After the executor's end: somebody runs tasks in a loop, and takes what becomes due meanwhile, so that a

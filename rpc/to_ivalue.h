@@ -82,6 +82,12 @@ c10::IValue dict_of(const Map& map) {
 inline c10::IValue to_ivalue(c10::IValue value) { return value; }
 inline c10::IValue to_ivalue(const at::Tensor& value) { return c10::IValue(value); }
 inline c10::IValue to_ivalue(at::Tensor&& value) { return c10::IValue(std::move(value)); }
+// Pointers are no values: without this they would become true, or an integer.
+template <class T>
+requires(std::is_null_pointer_v<T> || std::is_member_pointer_v<T> ||
+         (std::is_pointer_v<T> &&
+          !std::is_same_v<std::remove_cv_t<std::remove_pointer_t<T>>, char>)) c10::IValue to_ivalue(T value)
+= delete;
 inline c10::IValue to_ivalue(bool value) { return c10::IValue(value); }
 template <std::integral T>
 requires(!std::same_as<T, bool>) c10::IValue to_ivalue(T value) {
@@ -129,5 +135,11 @@ c10::IValue to_ivalue(const std::tuple<T...>& value) {
       [](const T&... element) { return c10::IValue(c10::ivalue::Tuple::create({to_ivalue(element)...})); },
       value);
 }
+
+// What an operator or a TorchScript function takes as an argument.
+template <class A>
+concept OperatorArgument = requires(A&& argument) {
+  to_ivalue(std::forward<A>(argument));
+};
 
 }  // namespace gradwire::rpc

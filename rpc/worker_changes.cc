@@ -87,6 +87,11 @@ void WorkerChanges::joined(const WorkerInfo& worker) {
   }
 }
 
+std::size_t WorkerChanges::waiting() const {
+  MutexLock lock(mutex_);
+  return waiting_.size();
+}
+
 void WorkerChanges::fail(const absl::Status& reason, bool for_good) {
   std::vector<Waiting> waiting;
   {

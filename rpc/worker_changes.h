@@ -35,6 +35,8 @@ class WorkerChanges {
   void joined(const WorkerInfo& worker);
   // `for_good`: also who begins to wait later.
   void fail(const absl::Status& reason, bool for_good);
+  // Who waits, or has given up since the last change.
+  std::size_t waiting() const;
 
  private:
   using Waiting = std::pair<std::string, Promise<WorkerInfo>>;
@@ -50,7 +52,7 @@ class WorkerChanges {
   const std::shared_ptr<Executor> executor_;
   const std::shared_ptr<Strand> strand_;
   const std::shared_ptr<Subscribers> subscribers_;
-  Mutex mutex_;
+  mutable Mutex mutex_;
   std::vector<Waiting> waiting_ ABSL_GUARDED_BY(mutex_);
   absl::Status failed_ ABSL_GUARDED_BY(mutex_);
 };

@@ -6,6 +6,8 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/error.h"
+#include "base/log.h"
+#include "base/name.h"
 
 namespace gradwire::rpc {
 namespace {
@@ -31,6 +33,7 @@ absl::StatusOr<uint64_t> GroupLog::current_generation(absl::Duration timeout) {
 void GroupLog::restart(uint64_t generation) {
   generation_ = generation;
   roster_ = Roster();
+  formation_ = Formation();
 }
 
 absl::Status GroupLog::open(absl::Duration timeout) {
@@ -45,6 +48,7 @@ absl::StatusOr<GroupLog::Event> GroupLog::apply(const std::string& serialized) {
   proto::LogLine line;
   Event event;
   RosterEntry entry;
+  absl::Status name;
   if (!line.ParseFromString(serialized)) line.Clear();
   switch (line.event_case()) {
     case proto::LogLine::kJoin: {
@@ -52,6 +56,7 @@ absl::StatusOr<GroupLog::Event> GroupLog::apply(const std::string& serialized) {
       entry.kind = RosterEntry::Kind::kJoin;
       entry.worker = {event.record.name(), event.record.id(), event.record.incarnation()};
       entry.world_size = line.join().world_size();
+      name = check_name("worker name", entry.worker.name);
       break;
     }
     case proto::LogLine::kLeave:
@@ -64,7 +69,15 @@ absl::StatusOr<GroupLog::Event> GroupLog::apply(const std::string& serialized) {
       entry.by = line.death().by();
       event.by = line.death().by_name();
       event.reason = line.death().reason();
+      name = check_name("worker name", event.by);
       break;
+    case proto::LogLine::kRefusal:
+      // No entry of the roster's: it only counts the position.
+      roster_.apply({.kind = RosterEntry::Kind::kLeave});
+      if (formation_.refuse(roster_, line.refusal().incarnation(), line.refusal().id())) {
+        event.refusal = std::move(*line.mutable_refusal());
+      }
+      return event;
     case proto::LogLine::kClosed:
       restart(generation_ + 1);
       return event;
@@ -79,8 +92,26 @@ absl::StatusOr<GroupLog::Event> GroupLog::apply(const std::string& serialized) {
     return absl::InvalidArgumentError(absl::StrCat(
         "what the store holds as \"", at, "\" is no line of a group's log (", store_->description(), ")"));
   }
+  if (!name.ok()) {
+    // Every reader passes over it in the same way, so that they agree on what follows.
+    log(LogLevel::kWarning, "passed over \"", key(roster_.position()), "\" in the ", store_->description(),
+        ": ", name.message());
+    roster_.apply({.kind = RosterEntry::Kind::kLeave});
+    return Event();
+  }
   event.change = roster_.apply(entry);
-  if (event.change.what == Roster::Change::What::kJoined) event.record.set_id(event.change.worker.id);
+  switch (event.change.what) {
+    case Roster::Change::What::kJoined:
+      event.record.set_id(event.change.worker.id);
+      formation_.joined(roster_);
+      break;
+    case Roster::Change::What::kLeft:
+    case Roster::Change::What::kDied:
+      formation_.gone(event.change.worker.incarnation);
+      break;
+    default:
+      break;
+  }
   return event;
 }
 
@@ -88,6 +119,10 @@ absl::StatusOr<GroupLog::Event> GroupLog::read(absl::Duration timeout) {
   GRADWIRE_RETURN_IF_ERROR(open(timeout));
   GRADWIRE_ASSIGN_OR_RETURN(std::string line, store_->try_get(key(roster_.position()), timeout));
   return apply(line);
+}
+
+absl::Status GroupLog::ask(absl::Duration timeout) {
+  return store_->try_num_keys_under(kGeneration, timeout).status();
 }
 
 absl::StatusOr<GroupLog::Attempt> GroupLog::try_append(const std::string& serialized,

@@ -8,8 +8,10 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "absl/types/optional.h"
 #include "base/clock.h"
 #include "proto/membership.pb.h"
+#include "rpc/membership/formation.h"
 #include "rpc/membership/roster.h"
 #include "store/store.h"
 
@@ -28,11 +30,17 @@ class GroupLog {
     // kDied: who declared it dead, and why.
     std::string by;
     std::string reason;
+    // A worker could not join, and so the members up to here are refused.
+    absl::optional<proto::Refusal> refusal;
   };
 
-  // Waits for the next line and applies it. DeadlineExceeded when there is none in time; Unavailable when the store is
-  // gone; InvalidArgument for a line that no worker wrote.
+  // Waits for the next line and applies it. DeadlineExceeded when there is none in time (store::is_wait_timeout), or the
+  // store does not answer; Unavailable when the store is gone; InvalidArgument for a line that no worker wrote. A line with
+  // a bad name (base/name.h) is passed over with a warning in the log: its event changes nothing.
   absl::StatusOr<Event> read(absl::Duration timeout);
+
+  // Whether the store answers: OK, else as read().
+  absl::Status ask(absl::Duration timeout);
 
   // Makes `line` the next one, reading those that others wrote first: calls `before` for each of them, and again ahead of
   // each attempt, until it returns false (then nothing is appended) or the line is in the log; then that event is
@@ -40,10 +48,12 @@ class GroupLog {
   template <class OnEvent, class Want>
   absl::Status append(const proto::LogLine& line, absl::Duration timeout, OnEvent on_event, Want want);
 
-  // After the last member has left: the log ends, and the lines of the one before it go.
+  // After the last member has left: the log ends, and the lines of the one before it go. Not behind a refusal, which workers
+  // that come late have to read.
   absl::Status close(absl::Duration timeout);
 
   const Roster& roster() const { return roster_; }
+  const Formation& formation() const { return formation_; }
   store::Store& store() { return *store_; }
 
  private:
@@ -65,6 +75,7 @@ class GroupLog {
   bool opened_ = false;
   uint64_t generation_ = 0;
   Roster roster_;
+  Formation formation_;
 };
 
 template <class OnEvent, class Want>

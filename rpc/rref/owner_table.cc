@@ -41,7 +41,7 @@ void OwnerTable::forget_delete(const Id& fork, uint64_t holder) {
 }
 
 void OwnerTable::lose_holder(uint64_t holder) {
-  if (lost_.insert(holder).second) unreleased_.insert(holder);
+  if (lost_.insert(holder)) unreleased_.insert(holder);
   deleted_.erase(holder);
 }
 

@@ -8,6 +8,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "rpc/id.h"
+#include "rpc/membership/gone_workers.h"
 
 namespace gradwire::rpc {
 
@@ -84,7 +85,7 @@ class OwnerTable {
   absl::flat_hash_map<Id, Entry> entries_;
   // Holder -> forks it deleted whose add may yet come, by age: their counters ascend.
   absl::flat_hash_map<uint64_t, std::set<Id>> deleted_;
-  absl::flat_hash_set<uint64_t> lost_;
+  GoneWorkers lost_;
   // Of the lost, those whose forks are still here.
   absl::flat_hash_set<uint64_t> unreleased_;
 };

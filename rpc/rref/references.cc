@@ -132,7 +132,11 @@ std::optional<Answer> References::on_message(uint64_t from, const ReferenceMessa
       return Answer::kDone;
     case Kind::kRevoke:
       if (holder_.contains(message.fork)) return Answer::kReceived;
-      if (!settled) revoked_[from].insert(message.fork);
+      if (!settled) {
+        std::set<Id>& revoked = revoked_[from];
+        revoked.insert(message.fork);
+        if (revoked.size() > kMaxRevoked) revoked.erase(revoked.begin());
+      }
       return Answer::kNever;
     case Kind::kFence:
       break;

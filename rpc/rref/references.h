@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "rpc/id.h"
+#include "rpc/membership/gone_workers.h"
 #include "rpc/rref/holder_table.h"
 #include "rpc/rref/owner_table.h"
 #include "rpc/rref/reference_message.h"
@@ -54,8 +56,9 @@ class References {
   void join(uint64_t member);
   // The worker is dead, or has left: nothing is taken from it any more.
   void lose(uint64_t member, Actions& actions);
-  // Everybody who joined before this lost worker was declared lost is known here, and whoever joins later knows that it
-  // is lost.
+  // The group's log has the worker's end, and has been read so far: everybody who joined before it is known here, and
+  // whoever joins later knows that it is lost. Nothing else stands in for the log, or a fence would pass over members
+  // that are not known here.
   void fence(uint64_t lost, Actions& actions);
 
   // ---- The owner.
@@ -135,8 +138,6 @@ class References {
   void link_restored(uint64_t peer, Actions& actions);
   // Nothing that `peer` sent until now can come any more.
   void settle(uint64_t peer);
-  // The same of its requests alone.
-  void settle_requests(uint64_t peer) { owner_.settle(peer); }
 
   // ---- To look at.
 
@@ -158,6 +159,13 @@ class References {
     return revoked != revoked_.end() && revoked->second.contains(child);
   }
   std::size_t revoked() const;
+  // Of each sharer so many are remembered; of more the oldest are forgotten.
+  static constexpr std::size_t kMaxRevoked = 65536;
+  // Children whose messages have not left yet.
+  std::size_t unsent() const { return unsent_.size(); }
+  // Lost workers that are remembered, and those of them whose fence has not begun.
+  std::size_t lost() const { return lost_.size(); }
+  std::size_t unfenced() const { return unfenced_.size() + agreed_.size(); }
   // settle() would forget something.
   bool remembers(uint64_t peer) const { return owner_.remembers(peer) || revoked_.contains(peer); }
 
@@ -189,13 +197,13 @@ class References {
   HolderTable holder_;
   // Others.
   absl::flat_hash_set<uint64_t> members_;
-  absl::flat_hash_set<uint64_t> lost_;
+  GoneWorkers lost_;
 
   // Children whose messages have not left yet.
   absl::flat_hash_set<Id> unsent_;
   absl::flat_hash_map<Key, ReferenceMessage> outbox_;
-  // Sharer -> what it said that it never sent.
-  absl::flat_hash_map<uint64_t, absl::flat_hash_set<Id>> revoked_;
+  // Sharer -> what it said that it never sent, by age: the counters of the ids ascend.
+  absl::flat_hash_map<uint64_t, std::set<Id>> revoked_;
 
   // This worker's fence.
   bool fence_due_ = false;

@@ -14,7 +14,7 @@ void References::join(uint64_t member) {
 }
 
 void References::lose(uint64_t member, Actions& actions) {
-  if (member == self_ || !lost_.insert(member).second) return;
+  if (member == self_ || !lost_.insert(member)) return;
   members_.erase(member);
   revoked_.erase(member);
   asked_.erase(member);
@@ -50,9 +50,8 @@ void References::start_fence(Actions& actions) {
   ++round_;
   fence_running_ = true;
   waiting_for_ = members_;
-  std::vector<uint64_t> dead(lost_.begin(), lost_.end());
-  // So that the same history gives the same messages.
-  std::sort(dead.begin(), dead.end());
+  // Sorted, so that the same history gives the same messages.
+  const std::vector<uint64_t> dead = lost_.sorted();
   for (uint64_t member : members_) {
     post({.kind = Kind::kFence, .to = member, .round = round_, .dead = dead}, actions);
   }
@@ -70,7 +69,7 @@ void References::end_fence(Actions& actions) {
 void References::check_fences(Actions& actions) {
   if (!fence_running_ && asked_.empty()) return;
   // This worker, too, may have taken something from the dead that its owner does not know yet.
-  if (holder_.has_unconfirmed_from(lost_) && !deliberate_bug(DeliberateBug::kHastyFence)) return;
+  if (holder_.has_unconfirmed_from(lost_.all()) && !deliberate_bug(DeliberateBug::kHastyFence)) return;
   if (fence_running_ && waiting_for_.empty()) end_fence(actions);
   for (auto asked = asked_.begin(); asked != asked_.end();) {
     const std::vector<uint64_t>& dead = asked->second.dead;

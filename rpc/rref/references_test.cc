@@ -201,6 +201,63 @@ TEST(References, DeathDuringAFenceBeginsItAnew) {
   EXPECT_EQ(again.freed, std::vector<Id>{kRref});
 }
 
+TEST(References, SecondDeathBeginsTheFenceAnewThoughThatOneHadAnswered) {
+  References owner = worker(kOwner);
+  Actions actions;
+  owner.create(kRref, kFork, kA, actions);
+  owner.lose(kA, actions);
+  owner.fence(kA, actions);
+  ASSERT_EQ(actions.send.size(), 2u);
+  const bool to_b_first = actions.send[0].to == kB;
+  const ReferenceMessage of_b = actions.send[to_b_first ? 0 : 1], of_c = actions.send[to_b_first ? 1 : 0];
+  Actions again;
+  owner.on_answer(of_b, Answer::kDone, again);
+  // What it had of the dead one it may have passed to kC before it died, too. Nothing is kept because of it alone.
+  owner.lose(kB, again);
+  owner.on_answer(of_c, Answer::kDone, again);
+  EXPECT_TRUE(again.freed.empty());
+  EXPECT_TRUE(owner.fencing());
+  EXPECT_FALSE(owner.fence_running());
+  owner.fence(kB, again);
+  const ReferenceMessage fence = sent(again, Kind::kFence);
+  EXPECT_EQ(fence.to, kC);
+  EXPECT_EQ(fence.dead, (std::vector<uint64_t>{kA, kB}));
+  owner.on_answer(fence, Answer::kDone, again);
+  EXPECT_EQ(again.freed, std::vector<Id>{kRref});
+}
+
+TEST(References, RefusedFenceIsNotAnsweredByTheOthersAlone) {
+  References owner = worker(kOwner);
+  Actions actions;
+  owner.create(kRref, kFork, kA, actions);
+  owner.lose(kA, actions);
+  owner.fence(kA, actions);
+  ASSERT_EQ(actions.send.size(), 2u);
+  Actions answered;
+  owner.on_answer(actions.send[0], Answer::kRefused, answered);
+  owner.on_answer(actions.send[1], Answer::kDone, answered);
+  EXPECT_TRUE(answered.freed.empty());
+  EXPECT_TRUE(owner.fence_running());
+}
+
+TEST(References, ForkThatWasTakenBackIsNotCountedAsUnsent) {
+  References owner = worker(kOwner), a = holder(kA);
+  owner.own(kRref);
+  Actions actions;
+  for (uint64_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(owner.share(kRref, {}, {kOwner, 10 + i}, kB), Shared::kRegistered);
+    EXPECT_EQ(a.share(kRref, kFork, {kA, 10 + i}, kB), Shared::kUnregistered);
+  }
+  EXPECT_EQ(owner.unsent(), 3u);
+  EXPECT_EQ(a.unsent(), 3u);
+  for (uint64_t i = 0; i < 3; ++i) {
+    owner.unshare(kRref, {kOwner, 10 + i}, kB, actions);
+    a.unshare(kRref, {kA, 10 + i}, kB, actions);
+  }
+  EXPECT_EQ(owner.unsent(), 0u);
+  EXPECT_EQ(a.unsent(), 0u);
+}
+
 TEST(References, FenceIsAnsweredWhenWhatCameFromTheDeadIsRegistered) {
   References b = worker(kB);
   Actions actions;

@@ -22,8 +22,11 @@ RRefHandle::~RRefHandle() {
   if (std::shared_ptr<RRefService> service = parts_.service.lock()) service->release(*this);
 }
 
-RRefService::RRefService(Agent& agent)
-    : agent_(agent), weak_agent_(agent.weak_from_this()), references_(agent.self().incarnation) {}
+RRefService::RRefService(Agent& agent, Settlement& settlement)
+    : agent_(agent),
+      settlement_(settlement),
+      weak_agent_(agent.weak_from_this()),
+      references_(agent.self().incarnation) {}
 
 std::shared_ptr<Agent> RRefService::agent() const { return weak_agent_.lock(); }
 
@@ -225,14 +228,37 @@ void RRefService::destroy(Slots slots) {
   if (!agent_.executor()->post_clean(task, cost)) task();
 }
 
+// A handle is dropped on any thread, perhaps with a user's lock held. To send may resolve a name and connect, so another
+// thread does that.
 void RRefService::release(const RRefHandle& handle) {
-  tell([&](References& references, References::Actions& actions) {
+  Effects effects;
+  std::vector<ReferenceMessage> messages;
+  {
+    MutexLock lock(mutex_);
+    if (closed_) return;
+    References::Actions actions;
     if (handle.is_owner()) {
-      references.release_local(handle.rref(), actions);
+      references_.release_local(handle.rref(), actions);
     } else {
-      references.release(handle.fork(), actions);
+      references_.release(handle.fork(), actions);
     }
-  });
+    effects = take_locked(std::move(actions));
+    messages.swap(effects.messages);
+    // One for the task below: nobody sees a moment without the handle and without its message.
+    if (!messages.empty()) under_way_.fetch_add(1);
+  }
+  perform(std::move(effects), absl::OkStatus());
+  if (messages.empty()) return;
+  static TaskCost* const cost = new TaskCost;
+  Executor::Task task = [self = shared_from_this(), agent = weak_agent_,
+                         messages = std::move(messages)]() mutable {
+    if (const std::shared_ptr<Agent> alive = agent.lock()) {
+      for (ReferenceMessage& message : messages) self->send(std::move(message));
+    }
+    self->under_way_.fetch_sub(1);
+  };
+  // Refused: the agent has shut down, and sends nothing any more.
+  if (!agent_.executor()->post_clean(task, cost)) task();
 }
 
 void RRefService::free_values(std::vector<Slot> slots) {
@@ -246,24 +272,20 @@ void RRefService::free_values(std::vector<Slot> slots) {
   destroy(std::move(slots));
 }
 
-std::size_t RRefService::owned() const {
+void RRefService::count(AgentTables& tables) const {
   MutexLock lock(mutex_);
-  return std::max(references_.owner().size(), slots_.size());
-}
-
-std::size_t RRefService::forks() const {
-  MutexLock lock(mutex_);
-  return references_.holder().forks();
-}
-
-std::size_t RRefService::remembered_deletes() const {
-  MutexLock lock(mutex_);
-  return references_.owner().remembered_deletes();
-}
-
-std::size_t RRefService::children() const {
-  MutexLock lock(mutex_);
-  return references_.holder().children();
+  tables.owned_rrefs = std::max(references_.owner().size(), slots_.size());
+  tables.values = slots_.size();
+  tables.held_forks = references_.holder().forks();
+  tables.unconfirmed_children = references_.holder().children();
+  tables.remembered_deletes = references_.owner().remembered_deletes();
+  tables.unsent_children = references_.unsent();
+  tables.reference_messages = references_.unacknowledged();
+  tables.unconfirmed_forks = unconfirmed_.size();
+  tables.revoked_references = references_.revoked();
+  tables.fences_asked = fences_asked_.size() + references_.unanswered_fences();
+  tables.unfenced_workers = references_.unfenced();
+  tables.gone_workers += references_.lost();
 }
 
 }  // namespace gradwire::rpc

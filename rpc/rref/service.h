@@ -17,12 +17,14 @@
 #include "base/future.h"
 #include "base/mutex.h"
 #include "proto/value.pb.h"
+#include "rpc/agent_tables.h"
 #include "rpc/encoder.h"
 #include "rpc/extension.h"
 #include "rpc/id.h"
 #include "rpc/rref/handle.h"
 #include "rpc/rref/references.h"
 #include "rpc/server_call.h"
+#include "rpc/settlement.h"
 #include "rpc/strand.h"
 #include "rpc/worker.h"
 
@@ -44,7 +46,8 @@ inline constexpr uint32_t kCreationFailed = 7;
 // Handles may outlive it.
 class RRefService : public std::enable_shared_from_this<RRefService> {
  public:
-  explicit RRefService(Agent& agent);
+  // Both outlive it.
+  RRefService(Agent& agent, Settlement& settlement);
 
   // ---- The owner's side.
 
@@ -108,24 +111,23 @@ class RRefService : public std::enable_shared_from_this<RRefService> {
     return (service >= kForkAdd && service <= kForkDelete) ||
            (service >= kForkRevoke && service <= kCreationFailed);
   }
-  // Where the message arrived, before anything that arrives later. `settled`: nothing that its sender sent earlier can
-  // arrive any more. Does not block.
-  void serve(const ServiceCall& call, bool settled);
+  // Where the message arrived, before anything that arrives later. Does not block.
+  void serve(const ServiceCall& call);
   void worker_joined(const Worker& worker);
   void worker_lost(const Worker& worker, const absl::Status& reason);
   // Everybody who joined before the lost worker was declared lost is known here (References::fence).
   void death_agreed(uint64_t incarnation);
+  // Another member says that a worker which is not known here is dead; the log has not told of either.
+  void lose_stranger(uint64_t incarnation);
   // Who was lost before this worker joined.
   void forget(uint64_t incarnation);
   void link_restored(const Worker& worker);
+  // Maybe nothing that was sent before what is remembered of this worker can arrive any more: asks, and forgets.
   void settled(const Worker& worker);
   // Everything that waits ends with `reason`, all values go.
   void shutdown(const absl::Status& reason);
 
-  std::size_t owned() const;
-  std::size_t forks() const;
-  std::size_t children() const;
-  std::size_t remembered_deletes() const;
+  void count(AgentTables& tables) const;
   // Messages that have not been answered.
   std::size_t messages_under_way() const { return under_way_.load(); }
 
@@ -184,6 +186,7 @@ class RRefService : public std::enable_shared_from_this<RRefService> {
   void expire(const Id& rref, uint64_t waiter, absl::Time deadline, bool grace);
 
   Agent& agent_;
+  Settlement& settlement_;
   const std::weak_ptr<Agent> weak_agent_;
 
   mutable Mutex mutex_;

@@ -1,9 +1,11 @@
+#include <list>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/error.h"
 #include "proto/rpc.pb.h"
 #include "rpc/agent.h"
+#include "rpc/departures_codec.h"
 #include "rpc/goodbye.h"
 #include "rpc/rref/service.h"
 
@@ -31,20 +33,25 @@ uint32_t service_of(Kind kind) {
   return kFence;
 }
 
-std::string serialize(const ReferenceMessage& message) {
+// Whether what its sender has sent before matters to the message.
+bool says_what_was_sent(Kind kind) { return kind == Kind::kDelete || kind == Kind::kRevoke; }
+
+// `sent` is used by those messages alone.
+std::string serialize(const ReferenceMessage& message, const Departures& sent) {
   if (message.kind == Kind::kFence) {
     proto::Fence fence;
     fence.set_round(message.round);
     fence.mutable_dead()->Add(message.dead.begin(), message.dead.end());
     return fence.SerializeAsString();
   }
-  proto::ForkAdd out;  // Those about one fork have the same fields.
+  proto::ForkDelete out;  // Those about one fork have the same fields, some without the last.
   to_proto(message.rref, *out.mutable_rref());
   to_proto(message.fork, *out.mutable_fork());
+  if (says_what_was_sent(message.kind)) to_proto(sent, *out.mutable_sent());
   return out.SerializeAsString();
 }
 
-std::optional<ReferenceMessage> parse(uint32_t service, const std::string& body) {
+std::optional<ReferenceMessage> parse(uint32_t service, const std::string& body, Departures& sent) {
   ReferenceMessage message;
   if (service == kFence) {
     proto::Fence fence;
@@ -55,8 +62,11 @@ std::optional<ReferenceMessage> parse(uint32_t service, const std::string& body)
     message.dead.assign(fence.dead().begin(), fence.dead().end());
     return message;
   }
-  proto::ForkAdd in;
+  proto::ForkDelete in;
   if (!in.ParseFromString(body) || !from_proto(in.fork())) return std::nullopt;
+  std::optional<Departures> said = from_proto(in.sent());
+  if (!said) return std::nullopt;
+  sent = *std::move(said);
   message.rref = from_proto(in.rref());
   message.fork = from_proto(in.fork());
   for (Kind kind : {Kind::kAdd, Kind::kConfirm, Kind::kDelete, Kind::kRevoke}) {
@@ -146,7 +156,9 @@ void RRefService::send(ReferenceMessage message) {
   if (!to.ok()) return;
   under_way_.fetch_add(1);
   const uint32_t service = service_of(message.kind);
-  std::string body = serialize(message);
+  // Composed now, after everything that was sent of this fork; a repetition says the same.
+  std::string body = serialize(
+      message, says_what_was_sent(message.kind) ? settlement_.departures(message.to) : Departures());
   agent_.call_service(*to, service, std::move(body), nullptr, {absl::InfiniteFuture(), /*repeat=*/true})
       .on_ready_inline([self = shared_from_this(),
                         message = std::move(message)](const absl::StatusOr<ServiceReply>& reply) {
@@ -184,7 +196,10 @@ void RRefService::serve_creation_failed(const ServiceCall& call) {
     return;
   }
   const Id rref = from_proto(message.rref());
+  const absl::Status failed =
+      absl::AbortedError("the request that was to make the value failed before it came here");
   bool waited_for = false;
+  std::list<Waiter> waiters;
   {
     MutexLock lock(mutex_);
     // The request has not come: others may wait for the value all the same, who got a reference to it. Should it come
@@ -193,19 +208,27 @@ void RRefService::serve_creation_failed(const ServiceCall& call) {
     waited_for = slot != slots_.end() && !slot->second.value.has_value() &&
                  rref.origin == call.from.incarnation &&
                  !references_.owner().has_fork(rref, from_proto(message.fork()));
+    // Calls alone wait for it, without a fork: what keeps the error for others would have nobody to let it go.
+    if (waited_for && !references_.owner().contains(rref)) {
+      waiters.swap(slot->second.waiters);
+      slots_.erase(slot);
+    }
   }
-  if (waited_for) {
-    set_value(rref, absl::AbortedError("the request that was to make the value failed before it came here"));
+  if (waited_for) set_value(rref, failed);
+  for (Waiter& waiter : waiters) {
+    agent_.timers().cancel(waiter.timer);
+    waiter.found(failed);
   }
   call.reply(ServiceReply());
 }
 
-void RRefService::serve(const ServiceCall& call, bool settled) {
+void RRefService::serve(const ServiceCall& call) {
   if (call.service == kCreationFailed) {
     serve_creation_failed(call);
     return;
   }
-  std::optional<ReferenceMessage> message = parse(call.service, call.body);
+  Departures sent;
+  std::optional<ReferenceMessage> message = parse(call.service, call.body, sent);
   if (!message) {
     call.reply(absl::InvalidArgumentError(absl::StrCat("not a reference message: service ", call.service)));
     return;
@@ -218,9 +241,12 @@ void RRefService::serve(const ServiceCall& call, bool settled) {
     MutexLock lock(mutex_);
     if (closed_) return;
     References::Actions actions;
+    // Under the lock, as settled() below: between the question and what is remembered because of the answer nothing may
+    // settle.
+    const bool settled =
+        says_what_was_sent(message->kind) && settlement_.require(call.from.incarnation, sent);
     answer = references_.on_message(call.from.incarnation, *message, settled, actions);
-    // All that may still come from there comes on one connection, in order.
-    if (settled && message->kind == Kind::kDelete) references_.settle_requests(call.from.incarnation);
+    if (settled) references_.settle(call.from.incarnation);
     if (!answer) {
       FenceAsked& asked = fences_asked_[call.from.incarnation];
       replaced = std::exchange(asked, {message->round, call.reply});
@@ -265,6 +291,11 @@ void RRefService::death_agreed(uint64_t incarnation) {
   tell([&](References& references, References::Actions& actions) { references.fence(incarnation, actions); });
 }
 
+void RRefService::lose_stranger(uint64_t incarnation) {
+  tell([&](References& references, References::Actions& actions) { references.lose(incarnation, actions); });
+  drop_fence_of(incarnation);
+}
+
 void RRefService::forget(uint64_t incarnation) {
   tell([&](References& references, References::Actions& actions) {
     references.lose(incarnation, actions);
@@ -280,7 +311,9 @@ void RRefService::link_restored(const Worker& worker) {
 }
 
 void RRefService::settled(const Worker& worker) {
-  tell([&](References& references, References::Actions&) { references.settle(worker.incarnation); });
+  tell([&](References& references, References::Actions&) {
+    if (settlement_.settled(worker.incarnation)) references.settle(worker.incarnation);
+  });
 }
 
 }  // namespace gradwire::rpc

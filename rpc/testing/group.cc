@@ -21,6 +21,24 @@ std::vector<std::string> default_names(int world_size) {
 
 }  // namespace
 
+AgentTables of_interest(AgentTables tables, Empty empty) {
+  // These go with the agent, ...
+  tables.known_workers = tables.gone_workers = tables.watched_workers = 0;
+  tables.repeat_callers = tables.remembered_deletes = tables.revoked_references = 0;
+  // ... and these with the log, which a shutdown does not wait for.
+  if (empty != Empty::kAll) {
+    tables.accused_strangers = tables.unfenced_workers = tables.fences_asked = 0;
+  }
+  if (empty == Empty::kShutDown) return tables;
+  // These go with time and with their connections.
+  tables.kept_answers = tables.remembered_answers = 0;
+  tables.links = tables.numbered_links = tables.unadmitted_links = 0;
+  tables.waiting_for_workers = 0;
+  if (empty == Empty::kAll) return tables;
+  tables.owned_rrefs = tables.values = tables.held_forks = tables.unconfirmed_children = 0;
+  return tables;
+}
+
 Group::Group(int world_size, RpcBackendOptions options)
     : Group(default_names(world_size), std::move(options)) {}
 
@@ -47,6 +65,7 @@ Group::Group(std::vector<std::string> names, RpcBackendOptions options) : agents
 Group::~Group() { shut_down(); }
 
 void Group::shut_down() {
+  if (graceful_) expect_empty(Empty::kIdle);
   std::vector<std::thread> threads;
   for (const std::shared_ptr<Agent>& agent : agents_) {
     threads.emplace_back([this, agent] {
@@ -58,6 +77,7 @@ void Group::shut_down() {
     });
   }
   for (std::thread& thread : threads) thread.join();
+  expect_empty(Empty::kShutDown);
 }
 
 void Group::kill(std::size_t rank) {
@@ -65,26 +85,20 @@ void Group::kill(std::size_t rank) {
   agents_.at(rank)->shutdown(/*graceful=*/false);
 }
 
-void Group::expect_empty() const {
+void Group::expect_empty() const { expect_empty(Empty::kAll); }
+
+void Group::expect_empty(Empty empty) const {
   const absl::Time deadline = absl::Now() + absl::Seconds(30);
   for (const std::shared_ptr<Agent>& agent : agents_) {
-    AgentTables tables;
-    while (true) {
-      tables = agent->tables();
-      if (tables.pending_calls + tables.served_calls + tables.owned_rrefs + tables.held_forks +
-              tables.unconfirmed_children ==
-          0) {
-        break;
-      }
-      if (absl::Now() > deadline) {
-        ADD_FAILURE() << agent->self().name << " still has " << tables.pending_calls << " pending calls, "
-                      << tables.served_calls << " served calls, " << tables.owned_rrefs << " owned RRefs, "
-                      << tables.held_forks << " held forks, " << tables.unconfirmed_children
-                      << " unconfirmed children";
-        break;
-      }
+    AgentTables tables = of_interest(agent->tables(), empty);
+    while (tables.total() > 0 && absl::Now() < deadline) {
       absl::SleepFor(
           absl::Milliseconds(1));  // The last messages are on their way; nothing announces their end.
+      tables = of_interest(agent->tables(), empty);
+    }
+    if (tables.total() > 0) {
+      ADD_FAILURE() << agent->self().name << (empty == Empty::kShutDown ? ", shut down," : "")
+                    << " still has " << tables.describe();
     }
   }
 }

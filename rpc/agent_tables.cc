@@ -1,0 +1,66 @@
+#include "rpc/agent_tables.h"
+
+#include "absl/strings/str_cat.h"
+
+namespace gradwire::rpc {
+namespace {
+
+struct Field {
+  const char* name;
+  std::size_t AgentTables::*count;
+};
+
+#define GRADWIRE_FIELD(name) \
+  { #name, &AgentTables::name }
+constexpr Field kFields[] = {
+    GRADWIRE_FIELD(pending_calls),
+    GRADWIRE_FIELD(served_calls),
+    GRADWIRE_FIELD(kept_answers),
+    GRADWIRE_FIELD(owned_rrefs),
+    GRADWIRE_FIELD(held_forks),
+    GRADWIRE_FIELD(unconfirmed_children),
+    GRADWIRE_FIELD(remembered_deletes),
+    GRADWIRE_FIELD(held_bytes),
+    GRADWIRE_FIELD(links),
+    GRADWIRE_FIELD(unadmitted_links),
+    GRADWIRE_FIELD(numbered_links),
+    GRADWIRE_FIELD(open_requests),
+    GRADWIRE_FIELD(orphaned_calls),
+    GRADWIRE_FIELD(repeat_callers),
+    GRADWIRE_FIELD(remembered_answers),
+    GRADWIRE_FIELD(values),
+    GRADWIRE_FIELD(unsent_children),
+    GRADWIRE_FIELD(reference_messages),
+    GRADWIRE_FIELD(unconfirmed_forks),
+    GRADWIRE_FIELD(revoked_references),
+    GRADWIRE_FIELD(fences_asked),
+    GRADWIRE_FIELD(unfenced_workers),
+    GRADWIRE_FIELD(accused_strangers),
+    GRADWIRE_FIELD(known_workers),
+    GRADWIRE_FIELD(gone_workers),
+    GRADWIRE_FIELD(watched_workers),
+    GRADWIRE_FIELD(waiting_for_workers),
+};
+#undef GRADWIRE_FIELD
+
+// A table that is not named above would be invisible.
+static_assert(sizeof(AgentTables) == sizeof(kFields) / sizeof(kFields[0]) * sizeof(std::size_t));
+
+}  // namespace
+
+std::size_t AgentTables::total() const {
+  std::size_t total = 0;
+  for (const Field& field : kFields) total += this->*field.count;
+  return total;
+}
+
+std::string AgentTables::describe() const {
+  std::string text;
+  for (const Field& field : kFields) {
+    if (this->*field.count > 0)
+      absl::StrAppend(&text, text.empty() ? "" : ", ", this->*field.count, " ", field.name);
+  }
+  return text.empty() ? "nothing" : text;
+}
+
+}  // namespace gradwire::rpc

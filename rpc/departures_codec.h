@@ -1,0 +1,31 @@
+#pragma once
+
+#include <optional>
+
+#include "proto/rpc.pb.h"
+#include "rpc/arrivals.h"
+
+namespace gradwire::rpc {
+
+inline void to_proto(const Departures& sent, proto::Departures& out) {
+  out.set_newest(sent.newest);
+  for (const Departures::Connection& connection : sent.open) {
+    proto::Departures::Connection& entry = *out.add_open();
+    entry.set_number(connection.number);
+    entry.set_messages(connection.messages);
+  }
+}
+
+// Nothing where a peer names more connections than there can be.
+inline std::optional<Departures> from_proto(const proto::Departures& in) {
+  if (in.open_size() > static_cast<int>(Departures::kMaxConnections)) return std::nullopt;
+  Departures sent;
+  sent.newest = in.newest();
+  sent.open.reserve(in.open_size());
+  for (const proto::Departures::Connection& entry : in.open()) {
+    sent.open.push_back({entry.number(), entry.messages()});
+  }
+  return sent;
+}
+
+}  // namespace gradwire::rpc

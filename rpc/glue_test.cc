@@ -1,0 +1,430 @@
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <functional>
+#include <optional>
+#include <set>
+
+#include "absl/time/clock.h"
+#include "base/error.h"
+#include "proto/rpc.pb.h"
+#include "rpc/call.h"
+#include "rpc/codec_containers.h"
+#include "rpc/link.h"
+#include "rpc/rref/service.h"
+#include "rpc/testing/cut_store.h"
+#include "rpc/testing/network.h"
+#include "rpc/testing/scripted_worker.h"
+#include "store/hash_store.h"
+
+// What stands between the state machines of an agent and its messages: links, repetitions, fences, what is held. One agent
+// is real; the test speaks for all others, and so decides the order of everything.
+namespace gradwire::rpc {
+namespace {
+
+using testing::Network;
+using testing::ScriptedLink;
+using testing::ScriptedWorker;
+
+constexpr absl::Duration kPatience = absl::Seconds(60);
+
+struct Box {
+  explicit Box(int64_t start) : value(start) {}
+  int64_t get() const { return value; }
+  int64_t value;
+};
+GRADWIRE_RPC_CLASS(Box, int64_t)
+GRADWIRE_RPC_METHOD(Box, get)
+
+int64_t plain(int64_t value) { return value; }
+GRADWIRE_RPC(plain)
+int64_t look(const RRef<Box>& box) { return box.is_owner() ? 1 : 0; }
+GRADWIRE_RPC(look)
+
+// Opened by the test.
+std::atomic<bool> gate_is_open{true};
+int64_t at_the_gate(int64_t value) {
+  const absl::Time deadline = absl::Now() + kPatience;
+  while (!gate_is_open && absl::Now() < deadline) absl::SleepFor(absl::Milliseconds(1));
+  return 2 * value;
+}
+GRADWIRE_RPC_IDEMPOTENT(at_the_gate)
+
+bool eventually(const std::function<bool()>& holds) {
+  const absl::Time deadline = absl::Now() + kPatience;
+  while (!holds()) {
+    if (absl::Now() > deadline) return false;
+    absl::SleepFor(absl::Milliseconds(1));  // Nothing announces it.
+  }
+  return true;
+}
+
+bool is_call(const proto::Envelope& envelope) {
+  return envelope.has_request() && !envelope.request().has_service();
+}
+
+class Glue : public ::testing::Test {
+ protected:
+  Glue() {
+    RpcBackendOptions options;
+    options.store = cut_;
+    options.transports = {"tcp"};
+    options.wrap_transport = network_.wrapper();
+    // Nothing happens because a script is silent.
+    options.heartbeat = {
+        .interval = absl::Hours(1), .suspect_after = absl::Hours(3), .dead_after = absl::Hours(4)};
+    agent_ = Agent::start("agent", -1, 0, options);
+    a_link_ = a_.connect(*agent_);
+  }
+  ~Glue() override { agent_->shutdown(/*graceful=*/false); }
+
+  std::size_t owned() const { return agent_->tables().owned_rrefs; }
+
+  // What came on the link before this has been handled when this returns.
+  void settle(ScriptedLink& link) {
+    proto::Envelope ping;
+    const uint64_t call_id = ++last_call_;
+    ping.mutable_request()->set_call_id(call_id);
+    ping.mutable_request()->mutable_service()->set_number(kPing);
+    link.send(ping);
+    (void)link.wait_for_response(call_id);
+  }
+
+  // A value at the agent, of which `worker` holds the fork.
+  void create(ScriptedWorker& worker, ScriptedLink& link, uint64_t rref, uint64_t fork) {
+    proto::Envelope envelope;
+    proto::Request& request = *envelope.mutable_request();
+    request.set_call_id(++last_call_);
+    request.set_constructor(callee_of_class<Box>->name);
+    request.mutable_arguments()->add_values()->set_integer(7);
+    to_proto(worker.id(rref), *request.mutable_result_rref());
+    to_proto(worker.id(fork), *request.mutable_result_fork());
+    link.send(envelope);
+    EXPECT_EQ(link.wait_for_response(request.call_id()).status().code(), 0);
+  }
+
+  static proto::Envelope goodbye() {
+    proto::Envelope envelope;
+    status_to_proto(absl::CancelledError("it leaves"), *envelope.mutable_goodbye()->mutable_reason());
+    return envelope;
+  }
+
+  static proto::Fence fence_in(const proto::Request& request) {
+    proto::Fence fence;
+    EXPECT_TRUE(fence.ParseFromString(request.service().body()));
+    return fence;
+  }
+  static std::set<uint64_t> dead_in(const proto::Request& request) {
+    const proto::Fence fence = fence_in(request);
+    return {fence.dead().begin(), fence.dead().end()};
+  }
+
+  Network network_;
+  const std::shared_ptr<store::HashStore> store_ = std::make_shared<store::HashStore>();
+  const std::shared_ptr<testing::CutStore> cut_ = std::make_shared<testing::CutStore>(store_);
+  ScriptedWorker a_{network_, store_, "a"};
+  ScriptedWorker b_{network_, store_, "b"};
+  ScriptedWorker c_{network_, store_, "c"};
+  std::shared_ptr<Agent> agent_;
+  std::shared_ptr<ScriptedLink> a_link_;
+  uint64_t last_call_ = 1000;
+};
+
+TEST_F(Glue, LossBeforeTheLogHasItAsksNobody) {
+  create(a_, *a_link_, 1, 2);
+  std::shared_ptr<ScriptedLink> b = b_.connect(*agent_);
+  std::shared_ptr<ScriptedLink> c = c_.connect(*agent_);
+  cut_->cut();
+  a_link_->send(goodbye());
+  ASSERT_TRUE(eventually([&] { return agent_->worker_state("a") == WorkerState::kLeft; }));
+  settle(*b);
+  for (const proto::Envelope& envelope : b->all()) {
+    EXPECT_NE(envelope.request().service().number(), kFence) << envelope.ShortDebugString();
+  }
+  EXPECT_EQ(owned(), 1u);
+  cut_->restore();
+  for (ScriptedLink* link : {b.get(), c.get()}) {
+    const proto::Request fence = link->wait_for_service(kFence);
+    EXPECT_EQ(dead_in(fence), std::set<uint64_t>{a_.self().incarnation});
+    EXPECT_EQ(owned(), 1u);
+    link->answer(fence);
+  }
+  EXPECT_TRUE(eventually([&] { return owned() == 0; }));
+}
+
+TEST_F(Glue, DeathInTheLogEndsTheConnectionsOfTheDead) {
+  create(a_, *a_link_, 1, 2);
+  std::shared_ptr<ScriptedLink> b = b_.connect(*agent_);
+  std::shared_ptr<ScriptedLink> c = c_.connect(*agent_);
+  b_.declare_dead(a_.self());
+  const proto::Envelope last =
+      a_link_->wait_for([](const proto::Envelope& envelope) { return envelope.has_goodbye(); });
+  EXPECT_EQ(last.goodbye().reason().code(), static_cast<int>(absl::StatusCode::kAborted));
+  b->answer(b->wait_for_service(kFence));
+  c->answer(c->wait_for_service(kFence));
+  EXPECT_TRUE(eventually([&] { return owned() == 0; }));
+}
+
+TEST_F(Glue, FenceAnsweredWithAbortedIsNotPassed) {
+  create(a_, *a_link_, 1, 2);
+  std::shared_ptr<ScriptedLink> b = b_.connect(*agent_);
+  std::shared_ptr<ScriptedLink> c = c_.connect(*agent_);
+  c_.declare_dead(a_.self());
+  // That one has given the agent up, as the log will tell.
+  b->answer(b->wait_for_service(kFence), absl::AbortedError("declared dead"));
+  c->answer(c->wait_for_service(kFence));
+  settle(*b);
+  settle(*c);
+  EXPECT_EQ(owned(), 1u);
+  const std::size_t before = c->count();
+  c_.declare_dead(b_.self());
+  const proto::Request again = c->wait_for_service(kFence, before);
+  EXPECT_EQ(dead_in(again), (std::set<uint64_t>{a_.self().incarnation, b_.self().incarnation}));
+  EXPECT_EQ(owned(), 1u);
+  c->answer(again);
+  EXPECT_TRUE(eventually([&] { return owned() == 0; }));
+}
+
+TEST_F(Glue, SecondDeathBeginsTheFenceAnewThoughThatOneHadAnswered) {
+  create(a_, *a_link_, 1, 2);
+  std::shared_ptr<ScriptedLink> b = b_.connect(*agent_);
+  std::shared_ptr<ScriptedLink> c = c_.connect(*agent_);
+  c_.declare_dead(a_.self());
+  b->answer(b->wait_for_service(kFence));
+  const proto::Request first = c->wait_for_service(kFence);
+  settle(*b);
+  const std::size_t before = c->count();
+  c_.declare_dead(b_.self());
+  const proto::Request second = c->wait_for_service(kFence, before);
+  EXPECT_GT(fence_in(second).round(), fence_in(first).round());
+  c->answer(first);
+  settle(*c);
+  EXPECT_EQ(owned(), 1u);
+  c->answer(second);
+  EXPECT_TRUE(eventually([&] { return owned() == 0; }));
+}
+
+TEST_F(Glue, DeleteThatOvertakesItsCreationOverTwoLinksLeavesNothing) {
+  std::shared_ptr<ScriptedLink> newer = a_.connect(*agent_);
+  proto::ForkDelete message;
+  to_proto(a_.id(1), *message.mutable_rref());
+  to_proto(a_.id(2), *message.mutable_fork());
+  message.mutable_sent()->set_newest(2);
+  for (const auto& [number, messages] : {std::pair(1, 1), std::pair(2, 0)}) {
+    proto::Departures::Connection& connection = *message.mutable_sent()->add_open();
+    connection.set_number(number);
+    connection.set_messages(messages);
+  }
+  proto::Envelope envelope;
+  envelope.mutable_request()->set_call_id(1);
+  envelope.mutable_request()->mutable_service()->set_number(kForkDelete);
+  envelope.mutable_request()->mutable_service()->set_body(message.SerializeAsString());
+  newer->send(envelope);
+  settle(*newer);
+  EXPECT_EQ(agent_->tables().remembered_deletes, 1u);
+  create(a_, *a_link_, 1, 2);
+  EXPECT_TRUE(eventually([&] { return owned() == 0 && agent_->tables().remembered_deletes == 0; }));
+}
+
+TEST_F(Glue, DeleteIsForgottenWhenTheOlderLinkCloses) {
+  std::shared_ptr<ScriptedLink> newer = a_.connect(*agent_);
+  proto::ForkDelete message;
+  to_proto(a_.id(1), *message.mutable_rref());
+  to_proto(a_.id(2), *message.mutable_fork());
+  // The older one has ended at its sender; here it is not read to its end yet.
+  message.mutable_sent()->set_newest(2);
+  message.mutable_sent()->add_open()->set_number(2);
+  proto::Envelope envelope;
+  envelope.mutable_request()->set_call_id(1);
+  envelope.mutable_request()->mutable_service()->set_number(kForkDelete);
+  envelope.mutable_request()->mutable_service()->set_body(message.SerializeAsString());
+  newer->send(envelope);
+  settle(*newer);
+  EXPECT_EQ(agent_->tables().remembered_deletes, 1u);
+  a_link_->close();
+  EXPECT_TRUE(eventually([&] { return agent_->tables().remembered_deletes == 0; }));
+}
+
+// The agent passes the only reference to its value to b, on a link that breaks. Whether b had received it is for b to say.
+class LostReference : public Glue {
+ protected:
+  // Returns the new link, on which b has answered.
+  std::shared_ptr<ScriptedLink> lose(bool received) {
+    AgentGuard guard(agent_);
+    std::optional<RRef<Box>> box(Box(1));
+    Future<int64_t> call = agent_->rpc_async<&look>("b", *box);
+    std::shared_ptr<ScriptedLink> old = b_.accepted(0);
+    const proto::Request request = old->wait_for(is_call).request();
+    EXPECT_EQ(request.arguments().references_size(), 1);
+    if (request.arguments().references_size() != 1) return old;
+    const proto::Reference& reference = request.arguments().references(0);
+    EXPECT_TRUE(reference.registered());
+    box.reset();
+    EXPECT_EQ(owned(), 1u);
+    old->close();
+    EXPECT_EQ(call.result().status().code(), absl::StatusCode::kUnavailable);
+    std::shared_ptr<ScriptedLink> link = b_.accepted(1);
+    const proto::Request question = link->wait_for_service(kForkRevoke);
+    EXPECT_TRUE(asked_.ParseFromString(question.service().body()));
+    EXPECT_EQ(from_proto(asked_.fork()), from_proto(reference.fork()));
+    proto::ForkRevoked answer;
+    answer.set_received(received);
+    link->answer(question, answer.SerializeAsString());
+    settle(*link);
+    return link;
+  }
+  proto::ForkRevoke asked_;
+};
+
+TEST_F(LostReference, IsTakenBackWhenItsReceiverNeverGotIt) {
+  (void)lose(/*received=*/false);
+  EXPECT_TRUE(eventually([&] { return owned() == 0; }));
+}
+
+TEST_F(LostReference, CountsWhenItsReceiverHasIt) {
+  std::shared_ptr<ScriptedLink> link = lose(/*received=*/true);
+  EXPECT_EQ(owned(), 1u);
+  proto::ForkDelete message;
+  *message.mutable_rref() = asked_.rref();
+  *message.mutable_fork() = asked_.fork();
+  proto::Envelope envelope;
+  envelope.mutable_request()->set_call_id(2);
+  envelope.mutable_request()->mutable_service()->set_number(kForkDelete);
+  envelope.mutable_request()->mutable_service()->set_body(message.SerializeAsString());
+  link->send(envelope);
+  EXPECT_TRUE(eventually([&] { return owned() == 0; }));
+}
+
+TEST_F(Glue, RepeatedCallGoesOnTheNewLink) {
+  Future<int64_t> call = agent_->rpc_async<&at_the_gate>("b", int64_t{4});
+  std::shared_ptr<ScriptedLink> old = b_.accepted(0);
+  const proto::Request first = old->wait_for(is_call).request();
+  ASSERT_NE(first.request_id(), 0u);
+  old->close();
+  std::shared_ptr<ScriptedLink> link = b_.accepted(1);
+  const proto::Request second = link->wait_for(is_call).request();
+  EXPECT_EQ(second.request_id(), first.request_id());
+  EXPECT_EQ(second.call_id(), first.call_id());
+  EXPECT_GT(second.attempt(), first.attempt());
+  proto::Envelope answer;
+  answer.mutable_response()->set_call_id(second.call_id());
+  answer.mutable_response()->mutable_result()->add_values()->set_integer(8);
+  link->send(answer);
+  EXPECT_EQ(call.wait(), 8);
+}
+
+TEST_F(Glue, AnswerOfARepeatedRequestGoesWhereItCameLast) {
+  gate_is_open = false;
+  proto::Envelope envelope;
+  proto::Request& request = *envelope.mutable_request();
+  request.set_call_id(1);
+  request.set_function(callee_of_function<&at_the_gate>->name);
+  request.set_signature(callee_of_function<&at_the_gate>->signature_hash);
+  request.mutable_arguments()->add_values()->set_integer(21);
+  request.set_request_id(1);
+  request.set_attempt(1);
+  a_link_->send(envelope);
+  settle(*a_link_);
+  a_link_->close();
+  std::shared_ptr<ScriptedLink> link = a_.connect(*agent_);
+  request.set_attempt(2);
+  link->send(envelope);
+  settle(*link);
+  gate_is_open = true;
+  EXPECT_EQ(link->wait_for_response(1).result().values(0).integer(), 42);
+}
+
+TEST_F(Glue, RepetitionKeepsTheDeadlineOfTheCall) {
+  Future<int64_t> call =
+      agent_->rpc_async<&at_the_gate>(Destination("b").with_timeout(absl::Seconds(2)), int64_t{4});
+  std::shared_ptr<ScriptedLink> old = b_.accepted(0);
+  const proto::Request first = old->wait_for(is_call).request();
+  EXPECT_GT(first.timeout_us(), 0);
+  old->close();
+  std::shared_ptr<ScriptedLink> link = b_.accepted(1);
+  EXPECT_EQ(call.result().status().code(), absl::StatusCode::kDeadlineExceeded);
+  // On a slow machine the time may be up before the second attempt.
+  for (const proto::Envelope& envelope : link->all()) {
+    if (!is_call(envelope)) continue;
+    EXPECT_GT(envelope.request().timeout_us(), 0);
+    EXPECT_LT(envelope.request().timeout_us(), first.timeout_us());
+  }
+}
+
+TEST_F(Glue, CallThatExpiresBehindOthersEndsInItsTime) {
+  Future<int64_t> patient =
+      agent_->rpc_async<&plain>(Destination("b").with_timeout(absl::Hours(1)), int64_t{1});
+  std::shared_ptr<ScriptedLink> link = b_.accepted(0);
+  const proto::Request first = link->wait_for(is_call).request();
+  Future<int64_t> hasty =
+      agent_->rpc_async<&plain>(Destination("b").with_timeout(absl::Milliseconds(50)), int64_t{2});
+  EXPECT_EQ(hasty.result().status().code(), absl::StatusCode::kDeadlineExceeded);
+  const proto::Envelope cancel =
+      link->wait_for([](const proto::Envelope& envelope) { return envelope.has_cancel(); });
+  EXPECT_NE(cancel.cancel().call_id(), first.call_id());
+  EXPECT_FALSE(patient.done());
+  proto::Envelope answer;
+  answer.mutable_response()->set_call_id(first.call_id());
+  answer.mutable_response()->mutable_result()->add_values()->set_integer(5);
+  link->send(answer);
+  EXPECT_EQ(patient.wait(), 5);
+}
+
+TEST_F(Glue, WhatNamesAStrangerWaitsAndNothingOvertakesIt) {
+  std::shared_ptr<ScriptedLink> other = a_.connect(*agent_);
+  cut_->cut();
+  const absl::Time start = absl::Now();
+  // The agent cannot read that it joins.
+  ScriptedWorker stranger(network_, store_, "stranger");
+  proto::Envelope envelope;
+  proto::Request& request = *envelope.mutable_request();
+  request.set_call_id(1);
+  request.set_function(callee_of_function<&look>->name);
+  request.set_signature(callee_of_function<&look>->signature_hash);
+  request.mutable_arguments()->add_values()->set_reference(0);
+  proto::Reference& reference = *request.mutable_arguments()->add_references();
+  to_proto(stranger.id(1), *reference.mutable_rref());
+  to_proto(a_.id(9), *reference.mutable_fork());
+  reference.set_owner(stranger.self().incarnation);
+  reference.set_owner_id(stranger.self().id);
+  reference.set_type(value_type_name<Box>());
+  a_link_->send(envelope);
+  proto::Envelope behind;
+  behind.mutable_request()->set_call_id(2);
+  behind.mutable_request()->mutable_service()->set_number(kPing);
+  a_link_->send(behind);
+  settle(*other);
+  const std::vector<proto::Envelope> early = a_link_->all();
+  const bool waited = absl::Now() < start + Link::kStrangerTimeout;
+  for (const proto::Envelope& message : early) EXPECT_FALSE(waited && message.has_response());
+  cut_->restore();
+  (void)a_link_->wait_for_response(2);
+  EXPECT_EQ(a_link_->wait_for_response(1).call_id(), 1u);
+}
+
+TEST_F(Glue, CreationThatWasLostEndsThoseWhoWaitForItAtOnce) {
+  proto::Envelope envelope;
+  proto::Request& request = *envelope.mutable_request();
+  request.set_call_id(1);
+  request.set_method(callee_of_function<&Box::get>->name);
+  request.set_signature(callee_of_function<&Box::get>->signature_hash);
+  to_proto(a_.id(1), *request.mutable_target());
+  a_link_->send(envelope);
+  settle(*a_link_);
+  EXPECT_EQ(owned(), 1u);
+  proto::CreationFailed failed;
+  to_proto(a_.id(1), *failed.mutable_rref());
+  to_proto(a_.id(2), *failed.mutable_fork());
+  proto::Envelope news;
+  news.mutable_request()->set_call_id(2);
+  news.mutable_request()->mutable_service()->set_number(kCreationFailed);
+  news.mutable_request()->mutable_service()->set_body(failed.SerializeAsString());
+  a_link_->send(news);
+  (void)a_link_->wait_for_response(2);
+  // Not after the time that is given to requests on other connections.
+  EXPECT_EQ(owned(), 0u);
+  EXPECT_EQ(a_link_->wait_for_response(1).status().code(), static_cast<int>(absl::StatusCode::kAborted));
+}
+
+}  // namespace
+}  // namespace gradwire::rpc

@@ -1,0 +1,135 @@
+#include "rpc/membership/gone_workers.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <random>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "rpc/agent_tables.h"
+#include "rpc/deduplicator.h"
+#include "rpc/link.h"
+#include "rpc/peers.h"
+#include "rpc/rref/owner_table.h"
+#include "rpc/rref/references.h"
+
+// What is remembered of workers that have gone, wherever something is: it has a bound.
+namespace gradwire::rpc {
+namespace {
+
+constexpr uint64_t kMany = GoneWorkers::kMax + 100;
+
+TEST(GoneWorkers, OldestAreForgotten) {
+  GoneWorkers gone;
+  for (uint64_t worker = 1; worker <= kMany; ++worker) EXPECT_TRUE(gone.insert(worker));
+  EXPECT_FALSE(gone.insert(kMany));
+  EXPECT_EQ(gone.size(), GoneWorkers::kMax);
+  EXPECT_FALSE(gone.contains(100));
+  EXPECT_TRUE(gone.contains(101));
+  EXPECT_EQ(gone.sorted().front(), 101u);
+}
+
+TEST(GoneWorkers, ReferencesRememberABoundedNumber) {
+  References references(/*self=*/1'000'000);
+  References::Actions actions;
+  for (uint64_t worker = 1; worker <= kMany; ++worker) {
+    references.join(worker);
+    references.lose(worker, actions);
+    references.fence(worker, actions);
+  }
+  EXPECT_EQ(references.lost(), GoneWorkers::kMax);
+  EXPECT_EQ(references.unfenced(), 0u);
+  EXPECT_TRUE(references.is_lost(kMany));
+  EXPECT_FALSE(references.is_lost(1));
+}
+
+TEST(GoneWorkers, RevokedReferencesOfALiveSharerAreBounded) {
+  constexpr uint64_t kSharer = 2;
+  References references(/*self=*/1);
+  references.join(kSharer);
+  References::Actions actions;
+  for (uint64_t child = 1; child <= References::kMaxRevoked + 10; ++child) {
+    references.on_message(kSharer,
+                          {.kind = ReferenceMessage::Kind::kRevoke, .rref = {1, 5}, .fork = {kSharer, child}},
+                          /*settled=*/false, actions);
+  }
+  EXPECT_EQ(references.revoked(), References::kMaxRevoked);
+  EXPECT_FALSE(references.is_revoked(kSharer, {kSharer, 10}));
+  EXPECT_TRUE(references.is_revoked(kSharer, {kSharer, 11}));
+  references.lose(kSharer, actions);
+  EXPECT_EQ(references.revoked(), 0u);
+}
+
+class Silent : public Peers::Sink {
+  void on_request(const Worker&, const std::shared_ptr<Link>&, EnvelopePtr,
+                  std::vector<transport::Buffer>) override {}
+  void on_response(const Worker&, EnvelopePtr, std::vector<transport::Buffer>) override {}
+  void on_cancel(const Worker&, uint64_t, uint64_t) override {}
+  void on_link_closed(const Worker&, const Link&, const absl::Status&) override {}
+  void on_link_restored(const Worker&) override {}
+  void on_settled(const Worker&) override {}
+  void on_worker_state(const Worker&, WorkerState) override {}
+  void on_unresponsive(const Worker&, const absl::Status&) override {}
+  void on_worker_lost(const Worker&, WorkerState, const absl::Status&) override {}
+};
+
+TEST(GoneWorkers, PeersKeepTheNewest) {
+  Silent sink;
+  TimerQueue timers;
+  Peers peers({}, sink, timers, Peers::Options());
+  const Worker self{"self", 0, 1'000'000};
+  peers.set_workers(self, {{self, proto::WorkerRecord()}}, {});
+  const auto worker = [](uint64_t number) {
+    return Worker{absl::StrCat("worker", number), static_cast<int32_t>(number), number};
+  };
+  for (uint64_t number = 1; number <= 2 * kMany; ++number) {
+    peers.add_worker({worker(number), proto::WorkerRecord()});
+    peers.lose(worker(number), WorkerState::kDead, absl::UnavailableError("gone"));
+  }
+  AgentTables tables;
+  peers.count(tables);
+  EXPECT_EQ(tables.known_workers, GoneWorkers::kMax + 1);
+  EXPECT_EQ(tables.gone_workers, GoneWorkers::kMax);
+  EXPECT_EQ(peers.workers().size(), GoneWorkers::kMax + 1);
+  EXPECT_EQ(peers.status(worker(2 * kMany)).code(), absl::StatusCode::kUnavailable);
+  EXPECT_FALSE(peers.find("worker1", -1).ok());
+  EXPECT_TRUE(peers.status(self).ok());
+}
+
+TEST(GoneWorkers, LateRequestOfOneLeavesNothing) {
+  constexpr uint64_t kCaller = 7;
+  Deduplicator requests{RetryOptions()};
+  const absl::Time now = absl::UnixEpoch();
+  EXPECT_EQ(requests.arrive(kCaller, 1, 0, {1, 1}, now).verdict, Deduplicator::Verdict::kRun);
+  EXPECT_EQ(requests.forget(kCaller).size(), 1u);
+  EXPECT_TRUE(requests.end(kCaller, 1, nullptr, 0, now).has_value());
+  EXPECT_EQ(requests.callers(), 0u);
+  EXPECT_EQ(requests.arrive(kCaller, 2, 0, {1, 2}, now).verdict, Deduplicator::Verdict::kStale);
+  EXPECT_EQ(requests.callers(), 0u);
+}
+
+TEST(GoneWorkers, NumbersOfAnswersOfALiveCallerAreBounded) {
+  constexpr uint64_t kCaller = 7;
+  RetryOptions options;
+  options.max_answers = 8;
+  Deduplicator requests{options};
+  const absl::Time now = absl::UnixEpoch();
+  std::mt19937_64 random(20261122);
+  uint64_t next = 1, watermark = 1;
+  for (int step = 0; step < 20'000; ++step) {
+    // New requests, repetitions of recent ones, and a watermark that follows.
+    const uint64_t request = random() % 3 == 0 ? next++ : watermark + random() % (next - watermark + 1);
+    if (random() % 4 == 0 && watermark + 4 < next) ++watermark;
+    const auto arrival = requests.arrive(kCaller, request, watermark, {1, static_cast<uint64_t>(step)}, now);
+    if (arrival.verdict == Deduplicator::Verdict::kRun)
+      requests.end(kCaller, request, std::make_shared<int>(step), 1, now);
+    ASSERT_LE(requests.answers(), 8u);
+    ASSERT_LE(requests.remembered(), 2 * requests.answers() + 16);
+    requests.take_dropped();
+  }
+}
+
+}  // namespace
+}  // namespace gradwire::rpc

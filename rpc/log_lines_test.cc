@@ -1,0 +1,43 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+
+#include "rpc/call.h"
+#include "rpc/registration.h"
+#include "rpc/testing/group.h"
+
+// What the log has at GRADWIRE_LOG_LEVEL=info, which this test runs with.
+namespace gradwire::rpc {
+namespace {
+
+using ::testing::HasSubstr;
+
+int64_t add(int64_t a, int64_t b) { return a + b; }
+GRADWIRE_RPC(add)
+
+std::string log_of_a_group_with(int calls) {
+  ::testing::internal::CaptureStderr();
+  {
+    testing::Group group(2);
+    for (int i = 0; i < calls; ++i) EXPECT_EQ(group[0]->rpc_sync<&add>("worker1", i, 1), i + 1);
+  }
+  return ::testing::internal::GetCapturedStderr();
+}
+
+TEST(LogLines, InfoTellsWhatHappensToTheGroup) {
+  const std::string log = log_of_a_group_with(1);
+  EXPECT_THAT(log, HasSubstr("worker \"worker0\" (id 0) joined the group: 2 members"));
+  EXPECT_THAT(log, HasSubstr("worker \"worker0\" is connected with worker \"worker1\" by "));
+  EXPECT_THAT(log, HasSubstr("worker \"worker0\" shuts down: "));
+}
+
+TEST(LogLines, InfoHasNoLineForACall) {
+  constexpr int kCalls = 500;
+  const std::string log = log_of_a_group_with(kCalls);
+  EXPECT_LT(std::count(log.begin(), log.end(), '\n'), kCalls / 5) << log;
+}
+
+}  // namespace
+}  // namespace gradwire::rpc

@@ -1,0 +1,60 @@
+#include "rpc/shutdown_wait.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace gradwire::rpc {
+namespace {
+
+std::string describe(const ShutdownWait::Unfinished& unfinished) {
+  using Kind = ShutdownWait::Unfinished::Kind;
+  switch (unfinished.kind) {
+    case Kind::kServed:
+      return absl::StrCat("\"", unfinished.what, "\", called by worker \"", unfinished.worker, "\"");
+    case Kind::kCalled:
+      return absl::StrCat("the answer of worker \"", unfinished.worker, "\" to \"", unfinished.what, "\"");
+    case Kind::kMember:
+      return absl::StrCat("worker \"", unfinished.worker,
+                          "\", which has not called shutdown or still has calls under way");
+    case Kind::kOther:
+      break;
+  }
+  return unfinished.what;
+}
+
+std::string seconds(absl::Duration duration) {
+  return absl::FormatDuration(absl::Trunc(duration, absl::Seconds(1)));
+}
+
+}  // namespace
+
+ShutdownWait::ShutdownWait(std::string worker, Clock& clock)
+    : worker_(std::move(worker)), clock_(clock), began_(clock.now()), next_(began_ + kFirst) {}
+
+bool ShutdownWait::due() {
+  const absl::Time now = clock_.now();
+  if (now < next_) return false;
+  while (next_ <= now) next_ += kEvery;
+  return true;
+}
+
+std::string ShutdownWait::list(std::vector<Unfinished> unfinished) const {
+  std::stable_sort(unfinished.begin(), unfinished.end(),
+                   [](const Unfinished& a, const Unfinished& b) { return a.since < b.since; });
+  std::string text;
+  for (std::size_t i = 0; i < std::min(unfinished.size(), kNamed); ++i) {
+    absl::StrAppend(&text, i == 0 ? "" : "; ", describe(unfinished[i]), " (",
+                    seconds(clock_.now() - unfinished[i].since), ")");
+  }
+  if (unfinished.size() > kNamed) absl::StrAppend(&text, "; and ", unfinished.size() - kNamed, " more");
+  return text;
+}
+
+std::string ShutdownWait::report(std::vector<Unfinished> unfinished) const {
+  return absl::StrCat("worker \"", worker_, "\" has been in its graceful shutdown for ",
+                      seconds(clock_.now() - began_), ", waiting for: ", list(std::move(unfinished)));
+}
+
+}  // namespace gradwire::rpc

@@ -1,0 +1,75 @@
+#include "rpc/shutdown_wait.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "absl/strings/str_cat.h"
+#include "base/manual_clock.h"
+
+namespace gradwire::rpc {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+using Kind = ShutdownWait::Unfinished::Kind;
+
+TEST(ShutdownWait, ReportsAfterFiveSecondsThenEveryThirty) {
+  ManualClock clock;
+  ShutdownWait wait("a", clock);
+  std::vector<int> reported;
+  for (int second = 0; second <= 100; ++second) {
+    if (wait.due()) reported.push_back(second);
+    EXPECT_FALSE(wait.due());
+    clock.advance(absl::Seconds(1));
+  }
+  EXPECT_THAT(reported, ::testing::ElementsAre(5, 35, 65, 95));
+}
+
+TEST(ShutdownWait, ShortWaitIsNotReported) {
+  ManualClock clock;
+  ShutdownWait wait("a", clock);
+  clock.advance(absl::Milliseconds(4999));
+  EXPECT_FALSE(wait.due());
+}
+
+TEST(ShutdownWait, ReportsMissedInAPauseAreMadeUpByOne) {
+  ManualClock clock;
+  ShutdownWait wait("a", clock);
+  clock.advance(absl::Minutes(10));
+  EXPECT_TRUE(wait.due());
+  EXPECT_FALSE(wait.due());
+  clock.advance(absl::Seconds(30));
+  EXPECT_TRUE(wait.due());
+}
+
+TEST(ShutdownWait, ReportNamesFunctionCallerAndSinceWhenOldestFirst) {
+  ManualClock clock;
+  ShutdownWait wait("a", clock);
+  const absl::Time began = clock.now();
+  clock.advance(absl::Seconds(35));
+  EXPECT_EQ(wait.report({{Kind::kCalled, "train", "c", began + absl::Seconds(30)},
+                         {Kind::kServed, "push", "b", began - absl::Seconds(12)},
+                         {Kind::kMember, "", "d", began + absl::Seconds(34)},
+                         {Kind::kOther, "messages about references", "", began + absl::Seconds(35)}}),
+            "worker \"a\" has been in its graceful shutdown for 35s, waiting for: "
+            "\"push\", called by worker \"b\" (47s); the answer of worker \"c\" to \"train\" (5s); "
+            "worker \"d\", which has not called shutdown or still has calls under way (1s); "
+            "messages about references (0)");
+}
+
+TEST(ShutdownWait, LongListIsCutAfterThoseThatLastLongest) {
+  ManualClock clock;
+  ShutdownWait wait("a", clock);
+  std::vector<ShutdownWait::Unfinished> calls;
+  for (int i = 0; i < 100; ++i) {
+    calls.push_back({Kind::kServed, absl::StrCat("f", i), "b", clock.now() - absl::Seconds(i)});
+  }
+  const std::string list = wait.list(calls);
+  EXPECT_THAT(list, HasSubstr("\"f99\""));
+  EXPECT_THAT(list, HasSubstr("\"f92\""));
+  EXPECT_THAT(list, Not(HasSubstr("\"f91\"")));
+  EXPECT_THAT(list, HasSubstr("and 92 more"));
+}
+
+}  // namespace
+}  // namespace gradwire::rpc

@@ -1,0 +1,143 @@
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <optional>
+
+#include "absl/time/clock.h"
+#include "base/error.h"
+#include "base/mutex.h"
+#include "rpc/call.h"
+#include "rpc/testing/cut_store.h"
+#include "store/hash_store.h"
+
+// References while one worker, or all of them, cannot reach the store.
+namespace gradwire::rpc {
+namespace {
+
+constexpr absl::Duration kPatience = absl::Seconds(60);
+
+struct Box {
+  explicit Box(int64_t start) : value(start) {}
+  int64_t get() const { return value; }
+  int64_t value;
+};
+GRADWIRE_RPC_CLASS(Box, int64_t)
+GRADWIRE_RPC_METHOD(Box, get)
+
+Mutex kept_mutex;
+std::optional<RRef<Box>> kept ABSL_GUARDED_BY(kept_mutex);
+
+void keep(RRef<Box> box) {
+  MutexLock lock(kept_mutex);
+  kept = std::move(box);
+}
+GRADWIRE_RPC(keep)
+
+std::optional<RRef<Box>> take_kept() {
+  MutexLock lock(kept_mutex);
+  return std::exchange(kept, std::nullopt);
+}
+
+bool eventually(const std::function<bool()>& holds) {
+  const absl::Time deadline = absl::Now() + kPatience;
+  while (!holds()) {
+    if (absl::Now() > deadline) return false;
+    absl::SleepFor(absl::Milliseconds(1));  // Nothing announces it.
+  }
+  return true;
+}
+
+// The agent has noticed that it cannot reach the store.
+bool misses_the_store(const std::shared_ptr<Agent>& agent) {
+  try {
+    agent->wait_for_worker("nobody", absl::Milliseconds(1));
+  } catch (const Error& error) {
+    return absl::IsUnavailable(error.status());
+  }
+  return false;
+}
+
+bool is_gone(const std::shared_ptr<Agent>& agent, const std::string& name) {
+  const WorkerState state = agent->worker_state(name);
+  return state == WorkerState::kDead || state == WorkerState::kLeft;
+}
+
+class StoreLoss : public ::testing::Test {
+ protected:
+  // A worker over the store that all share, or over one of its own in front of that.
+  std::shared_ptr<Agent> start(const std::string& name, std::shared_ptr<store::Store> store = nullptr) {
+    RpcBackendOptions options;
+    options.store = store != nullptr ? std::move(store) : store_;
+    return Agent::start(name, -1, 0, options);
+  }
+
+  const std::shared_ptr<store::HashStore> store_ = std::make_shared<store::HashStore>();
+  const std::shared_ptr<testing::CutStore> cut_ = std::make_shared<testing::CutStore>(store_);
+};
+
+TEST_F(StoreLoss, OwnerCutOffAloneKeepsWhatADeadHolderPassedToAStranger) {
+  auto owner = start("owner", cut_);
+  auto holder = start("holder");
+  owner->wait_for_worker("holder", kPatience);
+  std::optional<RRef<Box>> box = holder->remote<Box>("owner", int64_t{7});
+  box->confirmed().wait();
+  cut_->cut();
+  ASSERT_TRUE(eventually([&] { return misses_the_store(owner); }));
+  // The owner does not know this one: it cannot ask it what it has of the dead.
+  auto stranger = start("stranger");
+  holder->wait_for_worker("stranger", kPatience);
+  holder->rpc_sync<&keep>("stranger", *box);
+  holder->shutdown(/*graceful=*/false);
+  ASSERT_TRUE(eventually([&] { return is_gone(owner, "holder"); }));
+  cut_->restore();
+  {
+    std::optional<RRef<Box>> passed = take_kept();
+    ASSERT_TRUE(passed.has_value());
+    AgentGuard guard(stranger);
+    EXPECT_EQ(passed->rpc_sync<&Box::get>(), 7);
+  }
+  // The log tells of the death now, so that nothing stays.
+  EXPECT_TRUE(eventually([&] { return owner->tables().owned_rrefs == 0; }));
+  stranger->shutdown(/*graceful=*/false);
+  owner->shutdown(/*graceful=*/false);
+}
+
+TEST_F(StoreLoss, WorkerCutOffAnswersForTheDeathOfAStranger) {
+  auto owner = start("owner");
+  auto witness = start("witness", cut_);
+  owner->wait_for_worker("witness", kPatience);
+  cut_->cut();
+  ASSERT_TRUE(eventually([&] { return misses_the_store(witness); }));
+  auto holder = start("holder");
+  {
+    const RRef<Box> box = holder->remote<Box>("owner", int64_t{7});
+    box.confirmed().wait();
+    EXPECT_EQ(owner->tables().owned_rrefs, 1u);
+    holder->shutdown(/*graceful=*/false);
+    // The owner asks the witness, which cannot read that the holder ever joined.
+    EXPECT_TRUE(eventually([&] { return owner->tables().owned_rrefs == 0; }));
+  }
+  EXPECT_TRUE(misses_the_store(witness));
+  witness->shutdown(/*graceful=*/false);
+  owner->shutdown(/*graceful=*/false);
+}
+
+TEST_F(StoreLoss, ValuesOfTheDeadStayUntilTheLogCanBeRead) {
+  auto owner = start("owner", cut_);
+  auto holder = start("holder", cut_);
+  owner->wait_for_worker("holder", kPatience);
+  const RRef<Box> box = holder->remote<Box>("owner", int64_t{7});
+  box.confirmed().wait();
+  cut_->cut();
+  ASSERT_TRUE(eventually([&] { return misses_the_store(owner); }));
+  holder->shutdown(/*graceful=*/false);
+  ASSERT_TRUE(eventually([&] { return is_gone(owner, "holder"); }));
+  // Calls end at once; what the dead one held is kept.
+  EXPECT_EQ(owner->tables().owned_rrefs, 1u);
+  cut_->restore();
+  EXPECT_TRUE(eventually([&] { return owner->tables().owned_rrefs == 0; }));
+  owner->shutdown(/*graceful=*/false);
+}
+
+}  // namespace
+}  // namespace gradwire::rpc

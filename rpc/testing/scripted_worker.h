@@ -1,0 +1,87 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "proto/rpc.pb.h"
+#include "rpc/agent.h"
+#include "rpc/directory.h"
+#include "rpc/id.h"
+#include "rpc/testing/network.h"
+#include "transport/recording_listener.h"
+
+namespace gradwire::rpc::testing {
+
+// One connection of a ScriptedWorker with an agent. The test says what is sent on it, and takes what came. Thread-safe.
+class ScriptedLink {
+ public:
+  ScriptedLink(std::shared_ptr<transport::Connection> connection,
+               std::shared_ptr<transport::RecordingListener> listener)
+      : connection_(std::move(connection)), listener_(std::move(listener)) {}
+
+  bool send(const proto::Envelope& envelope);
+  // Answers a request of the agent's with success, or with an error.
+  bool answer(const proto::Request& request, const absl::Status& status = absl::OkStatus());
+  bool answer(const proto::Request& request, const std::string& body);
+  void close();
+  bool is_closed() { return listener_->closed_count() > 0; }
+
+  // The first message from `from` on that matches; waits for it, and returns an empty envelope if the link closes first
+  // or none comes in time.
+  using Matches = std::function<bool(const proto::Envelope&)>;
+  proto::Envelope wait_for(const Matches& matches, std::size_t from = 0);
+  proto::Request wait_for_service(uint32_t service, std::size_t from = 0);
+  proto::Response wait_for_response(uint64_t call_id);
+  // What came so far.
+  std::size_t count() { return listener_->message_count(); }
+  std::vector<proto::Envelope> all();
+
+ private:
+  const std::shared_ptr<transport::Connection> connection_;
+  const std::shared_ptr<transport::RecordingListener> listener_;
+};
+
+// A member of a group whose messages are the test's: it joins through the store as an agent does, and then does nothing by
+// itself. Thread-safe but for its links' numbers.
+class ScriptedWorker : public Directory::Listener {
+ public:
+  ScriptedWorker(Network& network, std::shared_ptr<store::Store> store, const std::string& name);
+  ~ScriptedWorker() override;
+
+  const Worker& self() const { return self_; }
+  Id id(uint64_t counter) const { return {self_.incarnation, counter}; }
+
+  // The Hello of the next connection, for this worker as it is numbered, and a connection on which nothing was said yet.
+  proto::Envelope hello(uint64_t to_incarnation = 0);
+  std::shared_ptr<ScriptedLink> open(const Agent& agent);
+  // A connection to the agent on which both have introduced themselves.
+  std::shared_ptr<ScriptedLink> connect(const Agent& agent);
+  // The connection with this index that an agent made; waits for it, and answers its Hello.
+  std::shared_ptr<ScriptedLink> accepted(std::size_t index);
+
+  // Writes into the group's log.
+  void declare_dead(const Worker& worker);
+  void leave();
+
+  void on_joined(const WorkerAddress&) override {}
+  void on_left(const Worker&) override {}
+  void on_died(const Worker&, const std::string&, const std::string&) override {}
+  void on_store_lost(const absl::Status&) override {}
+  void on_store_back() override {}
+
+ private:
+  const std::shared_ptr<store::Store> store_;
+  const std::unique_ptr<transport::Transport> transport_;
+  Directory directory_;
+  Worker self_;
+  uint64_t last_number_ = 0;
+
+  Mutex mutex_;
+  CondVar changed_;
+  std::vector<std::shared_ptr<ScriptedLink>> accepted_ ABSL_GUARDED_BY(mutex_);
+  std::vector<bool> greeted_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace gradwire::rpc::testing
