@@ -1,21 +1,91 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
+#include <memory>
+#include <utility>
 
-#include "base/execution_state.h"
+#include "autograd/timeline.h"
 #include "rpc/id.h"
 
 namespace gradwire::autograd {
 
-// The context that the calling thread works in, and whose worker's. By id alone: a state captured for later
-// must not keep a context alive.
-struct ActiveContext {
-  rpc::Id id;
+// The context that the calling thread works in, the worker that it works for, and the call of the context that it serves.
+// It names the context by id alone: a state captured for later must not keep a context alive.
+//
+// All objects of one context and worker share its end and its timeline; there is one for each frame of the timeline.
+// Every thread slot and every captured state of the context holds one of these, so end() takes effect in all of them: a
+// context can end while other threads, or frames further up on the same thread, still have it in their slots.
+// Thread-safe.
+class ActiveContext {
+ public:
+  // In the frame of the program that opened the context.
+  ActiveContext(const rpc::Id& context, uint64_t worker)
+      : id(context),
+        self(worker),
+        timeline(std::make_shared<Timeline>()),
+        frame(timeline->add_frame({})),
+        ended_(std::make_shared<std::atomic<bool>>(false)) {}
+
+  // The same context, for a thread that serves the call with this path.
+  std::shared_ptr<const ActiveContext> serving(Timeline::Path path) const {
+    return std::shared_ptr<const ActiveContext>(
+        new ActiveContext(*this, timeline->add_frame(std::move(path))));
+  }
+
+  // The context was released on this worker. It is not current anywhere from now on.
+  void end() { ended_->store(true, std::memory_order_release); }
+  bool ended() const { return ended_->load(std::memory_order_acquire); }
+
+  const rpc::Id id;
   // The incarnation of the agent on whose behalf this thread works.
-  uint64_t self = 0;
+  const uint64_t self;
+  const std::shared_ptr<Timeline> timeline;
+  const std::shared_ptr<Timeline::Frame> frame;
+
+ private:
+  ActiveContext(const ActiveContext& other, std::shared_ptr<Timeline::Frame> served)
+      : id(other.id),
+        self(other.self),
+        timeline(other.timeline),
+        frame(std::move(served)),
+        ended_(other.ended_) {}
+
+  const std::shared_ptr<std::atomic<bool>> ended_;
 };
 
-using ActiveContextSlot = ExecutionSlot<ActiveContext>;
+// The execution slot of the active context: as ExecutionSlot, but that the timeline learns which thread works for which
+// frame. A slot may hold a context that has ended: current_context() leaves those out.
+class ActiveContextSlot {
+ public:
+  using Value = std::shared_ptr<const ActiveContext>;
+
+  static const Value& get() { return value_; }
+  static void set(Value value);
+
+  class Scope {
+   public:
+    explicit Scope(Value value) : previous_(get()) { set(std::move(value)); }
+    ~Scope() { set(std::move(previous_)); }
+    Scope(const Scope&) = delete;
+    Scope& operator=(const Scope&) = delete;
+
+   private:
+    Value previous_;
+  };
+
+ private:
+  static inline thread_local Value value_;
+  // The thread's sequence number when `value_` was set.
+  static thread_local uint64_t entered_at_;
+  static const bool registered_;
+};
+
+// The context that is current on the calling thread; nullptr without one.
+inline std::shared_ptr<const ActiveContext> current_context() {
+  const std::shared_ptr<const ActiveContext>& active = ActiveContextSlot::get();
+  return active == nullptr || active->ended() ? nullptr : active;
+}
 
 // The number that programs know a context by: equal on all workers, unique but for a chance of one in 2^63.
 inline int64_t public_id(const rpc::Id& id) {

@@ -13,6 +13,7 @@
 #include "autograd/active_context.h"
 #include "autograd/engine.h"
 #include "autograd/parameter_owners.h"
+#include "autograd/position.h"
 #include "base/clock.h"
 #include "base/error.h"
 #include "rpc/agent.h"
@@ -36,9 +37,11 @@ void take_inputs(const std::string& header, const std::vector<rpc::RRef<at::Tens
   proto::Pass parsed;
   if (!parsed.ParseFromString(header))
     throw Error(absl::InvalidArgumentError("no header of a backward pass"));
-  Engine& engine = *value_or_throw(Engine::of(*rpc::Agent::current()));
-  const std::shared_ptr<Pass> pass =
-      value_or_throw(engine.join_pass(parsed, rpc::CallContext::current()->deadline()));
+  const std::shared_ptr<rpc::Agent> agent = rpc::Agent::current();
+  Engine& engine = *value_or_throw(Engine::of(*agent));
+  const auto call = rpc::CallContext::current();
+  const uint64_t root = value_or_throw(agent->find_worker(call->caller())).incarnation;
+  const std::shared_ptr<Pass> pass = value_or_throw(engine.join_pass(parsed, root, call->deadline()));
   std::vector<at::Tensor> inputs;
   for (const auto& reference : references) inputs.push_back(reference.local_value());
   for (const at::Tensor& input : inputs) throw_if_error(check_input(input));
@@ -170,9 +173,14 @@ void run_pass(const ContextRef& context, const std::vector<at::Tensor>& roots, c
   header.set_fast(options.mode == Mode::kFast && options.inputs.empty());
   header.set_retain_graph(options.retain_graph || options.create_graph);
   header.set_create_graph(options.create_graph);
-  header.set_sum_in_edge_order(options.sum_in_edge_order);
+  header.set_sum_as_they_arrive(options.sum_as_they_arrive);
   header.set_inputs_only(!options.inputs.empty());
+  header.set_require_joined(options.require_joined);
   header.set_anomaly(torch::autograd::AnomalyMode::is_enabled());
+  if (const auto& active = ActiveContextSlot::get();
+      options.create_graph && active != nullptr && active->id == state->id) {
+    write_position(*active, *header.mutable_position());
+  }
   header.set_check_nan(header.anomaly() && torch::autograd::AnomalyMode::should_check_nan());
   const std::shared_ptr<Pass> pass = engine.begin_pass(state, std::move(header), deadline);
   const uint64_t handle = token.on_cancelled([weak = std::weak_ptr<Pass>(pass), token] {

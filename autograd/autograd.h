@@ -33,12 +33,19 @@ struct BackwardOptions {
   std::vector<Input> inputs = {};
   // DeadlineExceeded afterwards. Inside a handler the deadline of its call holds besides.
   absl::Duration timeout = absl::InfiniteDuration();
-  // With three or more contributions to a gradient their sum depends on the order in which they arrive, in
-  // the last bits; with this it does not, at the price of keeping them all until the last has come.
-  bool sum_in_edge_order = false;
+  // Gradients are added up as they arrive from other workers. Otherwise they are added in libtorch's order, which gives
+  // the bits of one process, and one that arrives before its turn is held until those before it are there. This refuses
+  // that memory: where three or more contributions to a gradient come from several calls, the last bits of the sum depend
+  // on the order of arrival.
+  bool sum_as_they_arrive = false;
   // The gradients are joined to the graph, over all workers, so that they can be differentiated in the same context.
   // Keeps the graph as retain_graph does.
   bool create_graph = false;
+  // The pass fails with FailedPrecondition where it ends at a tensor that arrived by RPC outside every context, on any
+  // worker: the forward that made the tensor ran before the Context was opened, and its own leaves get no gradient.
+  // Otherwise the worker where the tensor is logs a warning, once, and counts (autograd/statistics.h). Tensors that are
+  // asked for (inputs, grad()) and arguments of calls are no such tensors.
+  bool require_joined = false;
 };
 
 // Runs the backward pass of `roots` over every worker that the context's messages joined them to, and returns
@@ -50,7 +57,7 @@ struct BackwardOptions {
 //
 // Throws Error: NotFound (the context is unknown here or released), InvalidArgument (a root that does not
 // require grad or has more than one element and no grad_root; a grad_root of another shape),
-// FailedPrecondition (the graph reaches another context), DeadlineExceeded, Unavailable (a worker was lost;
+// FailedPrecondition (the graph reaches another context, or with require_joined a tensor from outside), DeadlineExceeded, Unavailable (a worker was lost;
 // named), Cancelled, Aborted (the context was released); what a node or hook threw anywhere, as Unknown, with
 // its message and worker. After an error the pass has ended or is ending everywhere; gradients may be there
 // in part, and the context stays usable.

@@ -4,6 +4,7 @@
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/utils.h>
+#include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/saved_variable.h>
 
 #include <memory>
@@ -70,7 +71,10 @@ class CheckpointNode : public torch::autograd::Node {
   static void run(const std::vector<at::Tensor>& roots, const std::vector<at::Tensor>& root_gradients,
                   const std::vector<at::Tensor>& inputs, variable_list& results) {
     const auto active = ActiveContextSlot::get();
-    if (active == nullptr) {
+    // A pass whose context has ended meanwhile gets here too: its gradients must not go into `.grad`, and
+    // backward_apart() throws. Only libtorch's engine has a graph task.
+    const bool in_pass = torch::autograd::get_current_graph_task_id() == -1;
+    if (active == nullptr || (active->ended() && !in_pass)) {
       torch::autograd::backward(roots, root_gradients);
       for (std::size_t i = 0; i < inputs.size(); ++i) {
         if (inputs[i].defined() && inputs[i].requires_grad()) results[i] = inputs[i].grad();

@@ -47,7 +47,7 @@ Context::Context(const std::shared_ptr<rpc::Agent>& agent) : agent_(agent) {
   const std::shared_ptr<ContextState> state = engine.contexts().open();
   const rpc::Id id = state->id;
   absl::Status status;
-  if (const auto& current = ActiveContextSlot::get(); current != nullptr) {
+  if (const auto current = current_context(); current != nullptr) {
     status = absl::FailedPreconditionError(
         absl::StrCat("the autograd context ", rpc::to_string(id), " was opened where the context ",
                      rpc::to_string(current->id), " is current: there can be one per step and thread"));
@@ -59,7 +59,7 @@ Context::Context(const std::shared_ptr<rpc::Agent>& agent) : agent_(agent) {
     }
   }
   if (!status.ok()) {
-    engine.contexts().release(id, 0, 0);
+    engine.contexts().release(id);
     throw Error(status);
   }
   active_ = state->active;
@@ -67,18 +67,20 @@ Context::Context(const std::shared_ptr<rpc::Agent>& agent) : agent_(agent) {
 }
 
 Context::~Context() {
+  // Frames further up and other threads may put the context back into their slots: it has to read as ended there.
+  active_->end();
   if (const auto& current = ActiveContextSlot::get(); current != nullptr && current->id == active_->id) {
     ActiveContextSlot::set(nullptr);
   }
   if (std::shared_ptr<rpc::Agent> agent = agent_.lock()) {
-    if (auto engine = Engine::of(*agent); engine.ok()) (*engine)->contexts().release(active_->id, 0, 0);
+    if (auto engine = Engine::of(*agent); engine.ok()) (*engine)->contexts().release(active_->id);
   }
 }
 
 int64_t Context::id() const { return public_id(active_->id); }
 rpc::Id Context::full_id() const { return active_->id; }
 
-ContextGuard::ContextGuard(const Context& context) : previous_(ActiveContextSlot::get()) {
+ContextGuard::ContextGuard(const Context& context) : previous_(current_context()) {
   if (previous_ != nullptr && previous_->id != context.active_->id) {
     throw Error(absl::FailedPreconditionError(
         absl::StrCat("the autograd context ", rpc::to_string(context.active_->id),
@@ -90,7 +92,7 @@ ContextGuard::ContextGuard(const Context& context) : previous_(ActiveContextSlot
 ContextGuard::~ContextGuard() { ActiveContextSlot::set(std::move(previous_)); }
 
 std::optional<int64_t> current_context_id() {
-  const auto& current = ActiveContextSlot::get();
+  const auto current = current_context();
   if (current == nullptr) return std::nullopt;
   return public_id(current->id);
 }

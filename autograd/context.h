@@ -13,14 +13,15 @@ class Agent;
 
 namespace gradwire::autograd {
 
-struct ActiveContext;
+class ActiveContext;
 
 // The scope of one training step: what its calls send and get back joins one graph over all workers they
 // reach, and backward() leaves the gradients of that graph in it. While it lives it is current on its thread,
 // and with the work that the thread hands on (then, co_await, handlers of its calls); ContextGuard enters it
 // elsewhere.
 //
-// When it dies, what any worker holds of it is released. One per step and thread: a context opened where one
+// When it dies, what any worker holds of it is released, and it is not current on any thread of its worker
+// afterwards. One per step and thread: a context opened where one
 // is current, in a handler that was called inside one too, throws Error, FailedPrecondition, naming both.
 // id() is thread-safe, the rest belongs to one thread.
 //
@@ -48,7 +49,7 @@ class Context {
   friend class ContextRef;
 
   std::weak_ptr<rpc::Agent> agent_;
-  std::shared_ptr<const ActiveContext> active_;
+  std::shared_ptr<ActiveContext> active_;
 };
 
 // Makes a context current for a scope, on any thread. Throws Error, FailedPrecondition, where another one is

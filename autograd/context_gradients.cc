@@ -41,7 +41,7 @@ class ContextGradients : public collectives::GradientSink {
 };
 
 std::unique_ptr<collectives::GradientSink> find_context() {
-  const std::shared_ptr<const ActiveContext>& active = ActiveContextSlot::get();
+  const std::shared_ptr<const ActiveContext> active = current_context();
   if (active == nullptr) return nullptr;
   const std::shared_ptr<rpc::Agent> agent = rpc::Agent::current();
   if (agent == nullptr || agent->self().incarnation != active->self) {

@@ -1,7 +1,9 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "absl/container/btree_set.h"
@@ -11,12 +13,22 @@
 
 namespace gradwire::autograd {
 
-// Which contexts live on a worker, which were released, and where else they have been: bookkeeping alone.
+// Which contexts live on a worker, which were released, where else they have been, and who may end them:
+// bookkeeping alone.
 //
 // A context is new (nothing is known of it), live, or released. Released contexts must be told from new ones
-// for as long as a late message may come, without a tombstone for each for ever: per origin the table keeps a
-// low watermark, below which everything is released, and the released counters above it. The origin knows its
-// watermark, the lowest counter of a live context, and sends it along with every release.
+// while a late message may still come. Per origin the table keeps a low watermark, below which everything is
+// released, and the released counters above it. The origin knows its watermark, the lowest counter of a live
+// context, and sends it along with every release.
+//
+// Who ends a context. The origin ends it, and a party does: a worker that sent a message of the context here, or
+// got one from here. What any other worker says is kept against that worker alone: its release may have overtaken
+// its own first message, which must be refused then, but the context lives on for the others. The watermark is the
+// origin's: from others it ends only contexts in which they take part, or which have no party left.
+//
+// Every table has a limit, and is counted before it grows. At a limit new origins are refused, and of what is
+// remembered the oldest is forgotten: a message that comes later than thousands of later contexts of its origin
+// would make its context live again, until the origin's watermark passes it.
 //
 // Not thread-safe.
 class ContextTable {
@@ -30,9 +42,19 @@ class ContextTable {
 
   // Contexts that may live at a time: what arrives from peers creates them.
   static constexpr std::size_t kMaxLive = 1 << 20;
+  struct Limits {
+    std::size_t live = kMaxLive;
+    // Origins with a row, and lost ones that are remembered.
+    std::size_t origins = 1 << 16;
+    // Of each origin: released counters that are remembered, and as many releases of workers that are no party.
+    std::size_t released = 1 << 12;
+  };
 
-  // A message of this context arrived, or it was opened here.
-  Entry enter(const rpc::Id& context);
+  ContextTable() = default;
+  explicit ContextTable(const Limits& limits) : limits_(limits) {}
+
+  // A message of this context arrived from `from`, or it was opened here (0).
+  Entry enter(const rpc::Id& context, uint64_t from = 0);
   bool live(const rpc::Id& context) const { return live_.contains(context); }
 
   // A message of the context is about to go to `worker`. False when the context is not live: then nothing may
@@ -41,35 +63,71 @@ class ContextTable {
   // Whom messages of the context went to.
   std::vector<uint64_t> touched(const rpc::Id& context) const;
 
-  // The context was released, and every one of its origin below `low`. Returns whom its messages went to, who
-  // must be told; nothing when it was not live here.
+  // The context was released, and every one of its origin below `low`: the origin says so. Returns whom its
+  // messages went to, who must be told; nothing when it was not live here.
   std::optional<std::vector<uint64_t>> release(const rpc::Id& context, uint64_t low);
   // Live contexts of `origin` below its watermark: their release is on its way from elsewhere, or was lost
   // with a worker.
   std::vector<rpc::Id> overdue(uint64_t origin) const;
+
+  struct Ended {
+    rpc::Id context;
+    // Who must be told.
+    std::vector<uint64_t> touched;
+  };
+  struct Cleanup {
+    // The context lives, and the sender is neither its origin nor a party: it was not ended.
+    bool refused = false;
+    std::vector<Ended> ended;
+  };
+  // CLEANUP came from `from`.
+  Cleanup cleanup(const rpc::Id& context, uint64_t low, uint64_t from);
+
   // What the origin `self` says of its own contexts, `next` being the lowest counter that it has not
   // allocated: the lowest of a live one.
   uint64_t low(uint64_t self, uint64_t next) const;
 
   // The worker is gone: nothing of its contexts will be live again. Returns those that are.
   std::vector<rpc::Id> origin_lost(uint64_t origin);
-  // The worker is gone and need not be told of releases.
-  void worker_lost(uint64_t worker);
+  // The worker is gone and need not be told of releases. Returns what ended with it: contexts without a party
+  // left whose end another worker had said before.
+  std::vector<Ended> worker_lost(uint64_t worker);
 
   std::size_t size() const { return live_.size(); }
-  // Tombstones, for tests.
+  // For tests and statistics: tombstones of all kinds, but for lost origins; and rows of origins.
   std::size_t remembered() const;
+  std::size_t origins() const { return origins_.size(); }
 
  private:
+  struct Row {
+    absl::flat_hash_set<uint64_t> touched;
+    // Who sent messages of the context here.
+    absl::flat_hash_set<uint64_t> heard;
+
+    bool has_party(uint64_t worker) const { return touched.contains(worker) || heard.contains(worker); }
+    bool has_parties() const { return !touched.empty() || !heard.empty(); }
+  };
   struct Origin {
     uint64_t low = 0;
     absl::btree_set<uint64_t> live;
     // At or above `low`.
     absl::btree_set<uint64_t> released;
+    // Counter, and the worker that said the end of this context and was no party of it.
+    absl::btree_set<std::pair<uint64_t, uint64_t>> foretold;
   };
 
-  absl::flat_hash_map<rpc::Id, absl::flat_hash_set<uint64_t>> live_;
+  // nullptr where there are too many.
+  Origin* row_of(uint64_t origin);
+  bool is_lost(uint64_t origin) const { return lost_.contains(origin); }
+  void remember_released(Origin& origin, uint64_t counter);
+  // `context` ends here without a word of the origin's.
+  void end(const rpc::Id& context, std::vector<Ended>& ended);
+
+  Limits limits_;
+  absl::flat_hash_map<rpc::Id, Row> live_;
   absl::flat_hash_map<uint64_t, Origin> origins_;
+  absl::flat_hash_set<uint64_t> lost_;
+  std::deque<uint64_t> lost_order_;
 };
 
 }  // namespace gradwire::autograd

@@ -12,7 +12,7 @@ namespace gradwire::autograd {
 Contexts::Contexts(rpc::Agent& agent, Listener released) : agent_(agent), released_(std::move(released)) {}
 
 std::shared_ptr<ContextState> Contexts::add_locked(const rpc::Id& context) {
-  auto state = std::make_shared<ContextState>(context, agent_.self().incarnation);
+  auto state = std::make_shared<ContextState>(context, agent_.self().incarnation, unjoined_gradients_);
   states_.emplace(context, state);
   by_public_id_.emplace(public_id(context), context);
   return state;
@@ -27,9 +27,10 @@ std::shared_ptr<ContextState> Contexts::open() {
   return add_locked(id);
 }
 
-absl::StatusOr<std::shared_ptr<ContextState>> Contexts::enter(const rpc::Id& context) {
+absl::StatusOr<std::shared_ptr<ContextState>> Contexts::enter(const rpc::Id& context, uint64_t from) {
   MutexLock lock(mutex_);
-  switch (table_.enter(context)) {
+  // This worker is no party of its own view of a context: it is never lost.
+  switch (table_.enter(context, from == agent_.self().incarnation ? 0 : from)) {
     case ContextTable::Entry::kLive:
       return states_.at(context);
     case ContextTable::Entry::kNew:
@@ -76,35 +77,55 @@ std::vector<uint64_t> Contexts::touched(const rpc::Id& context) const {
   return table_.touched(context);
 }
 
-void Contexts::release(const rpc::Id& context, uint64_t low, uint64_t from) {
-  const uint64_t self = agent_.self().incarnation;
-  std::vector<std::shared_ptr<ContextState>> states;
-  std::vector<std::pair<rpc::Id, uint64_t>> to_tell;
+void Contexts::take_locked(const rpc::Id& context, const std::vector<uint64_t>& touched, Gone& gone) {
+  auto found = states_.find(context);
+  if (found == states_.end()) return;
+  found->second->active->end();
+  gone.states.push_back(std::move(found->second));
+  states_.erase(found);
+  by_public_id_.erase(public_id(context));
+  for (uint64_t worker : touched) gone.to_tell.emplace_back(context, worker);
+}
+
+void Contexts::release(const rpc::Id& context) {
+  Gone gone;
+  uint64_t low = 0;
   {
     MutexLock lock(mutex_);
-    std::vector<rpc::Id> ending{context};
-    for (std::size_t i = 0; i < ending.size(); ++i) {
-      const rpc::Id each = ending[i];
-      auto touched = table_.release(each, each.origin == self ? 0 : low);
-      if (i == 0 && context.origin == self) {
-        low = table_.low(self, next_counter_);
-        table_.release(each, low);
-      }
-      // Others below the watermark: their own CLEANUP is on its way, or was lost with a worker between.
-      if (i == 0) {
-        for (const rpc::Id& overdue : table_.overdue(context.origin)) ending.push_back(overdue);
-      }
-      if (!touched.has_value()) continue;
-      auto found = states_.find(each);
-      states.push_back(std::move(found->second));
-      states_.erase(found);
-      by_public_id_.erase(public_id(each));
-      for (uint64_t worker : *touched) to_tell.emplace_back(each, worker);
-    }
+    auto touched = table_.release(context, 0);
+    low = table_.low(agent_.self().incarnation, next_counter_);
+    table_.release(context, low);
+    if (touched.has_value()) take_locked(context, *touched, gone);
   }
-  for (const auto& state : states) released_(state);
-  for (const auto& [id, incarnation] : to_tell) {
-    if (incarnation == from || incarnation == id.origin) continue;
+  finish(std::move(gone), low, context, 0);
+}
+
+absl::Status Contexts::cleanup(const rpc::Id& context, uint64_t low, uint64_t from) {
+  const uint64_t self = agent_.self().incarnation;
+  // Nothing is kept for origins that have left or never were: nobody would ever end it.
+  const bool known = context.origin == from || agent_.find_worker_by_incarnation(context.origin).ok();
+  Gone gone;
+  bool refused = context.origin == self;
+  if (!refused) {
+    MutexLock lock(mutex_);
+    if (!known && !table_.live(context)) return absl::OkStatus();
+    const ContextTable::Cleanup cleanup = table_.cleanup(context, low, from);
+    refused = cleanup.refused;
+    for (const ContextTable::Ended& ended : cleanup.ended) take_locked(ended.context, ended.touched, gone);
+  }
+  finish(std::move(gone), low, context, from);
+  if (!refused) return absl::OkStatus();
+  refused_.fetch_add(1, std::memory_order_relaxed);
+  return absl::PermissionDeniedError(absl::StrCat(
+      "ending the autograd context ", rpc::to_string(context),
+      " failed: got a request of a worker that takes no part in it here, expected one of its origin or of "
+      "a worker that does; the context lives on"));
+}
+
+void Contexts::finish(Gone gone, uint64_t low, const rpc::Id& said, uint64_t from) {
+  for (const auto& state : gone.states) released_(state);
+  for (const auto& [id, incarnation] : gone.to_tell) {
+    if ((incarnation == from && id == said) || incarnation == id.origin) continue;
     absl::StatusOr<rpc::Worker> worker = agent_.find_worker_by_incarnation(incarnation);
     if (!worker.ok()) continue;  // Gone, and its contexts with it.
     proto::Cleanup cleanup;
@@ -117,13 +138,27 @@ void Contexts::release(const rpc::Id& context, uint64_t low, uint64_t from) {
 }
 
 void Contexts::worker_lost(const rpc::Worker& worker) {
-  std::vector<rpc::Id> orphans;
+  Gone gone;
   {
     MutexLock lock(mutex_);
-    table_.worker_lost(worker.incarnation);
-    orphans = table_.origin_lost(worker.incarnation);
+    for (const ContextTable::Ended& ended : table_.worker_lost(worker.incarnation)) {
+      take_locked(ended.context, ended.touched, gone);
+    }
+    for (const rpc::Id& orphan : table_.origin_lost(worker.incarnation)) {
+      if (auto touched = table_.release(orphan, 0)) take_locked(orphan, *touched, gone);
+    }
   }
-  for (const rpc::Id& orphan : orphans) release(orphan, 0, worker.incarnation);
+  finish(std::move(gone), 0, {}, 0);
+}
+
+std::size_t Contexts::remembered() const {
+  MutexLock lock(mutex_);
+  return table_.remembered();
+}
+
+std::size_t Contexts::origins() const {
+  MutexLock lock(mutex_);
+  return table_.origins();
 }
 
 std::vector<std::shared_ptr<ContextState>> Contexts::all() const {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -26,8 +27,9 @@ class Contexts {
 
   // A new context of this worker.
   std::shared_ptr<ContextState> open();
-  // The context that a message from elsewhere names; made live if it is new. NotFound when it was released.
-  absl::StatusOr<std::shared_ptr<ContextState>> enter(const rpc::Id& context);
+  // The context that a message of worker `from`, an incarnation, names; made live if it is new. NotFound when it
+  // was released.
+  absl::StatusOr<std::shared_ptr<ContextState>> enter(const rpc::Id& context, uint64_t from);
   // NotFound, with what to do, when it does not live here.
   absl::StatusOr<std::shared_ptr<ContextState>> find(const rpc::Id& context) const;
   absl::StatusOr<std::shared_ptr<ContextState>> find(int64_t public_id) const;
@@ -37,9 +39,11 @@ class Contexts {
   std::shared_ptr<ContextState> touch(const rpc::Id& context, uint64_t worker);
   std::vector<uint64_t> touched(const rpc::Id& context) const;
 
-  // The context ends, here and on every worker its messages went to from here; `low` as in CLEANUP, 0 at the
-  // origin. `from`: the worker that said so, or 0.
-  void release(const rpc::Id& context, uint64_t low, uint64_t from);
+  // A context of this worker ends, here and on every worker its messages went to from here.
+  void release(const rpc::Id& context);
+  // Worker `from` says that the context has ended; `low` as in CLEANUP. PermissionDenied when it lives and `from`
+  // is neither its origin nor a party (ContextTable).
+  absl::Status cleanup(const rpc::Id& context, uint64_t low, uint64_t from);
   void worker_lost(const rpc::Worker& worker);
 
   // All that live.
@@ -50,8 +54,23 @@ class Contexts {
   // A message came for a context that does not live here any more.
   void note_late() { late_.fetch_add(1, std::memory_order_relaxed); }
   uint64_t late_messages() const { return late_.load(std::memory_order_relaxed); }
+  // CLEANUPs that were refused.
+  uint64_t refused_cleanups() const { return refused_.load(std::memory_order_relaxed); }
+  // What the table remembers of released contexts, and of how many origins.
+  std::size_t remembered() const;
+  std::size_t origins() const;
+  uint64_t unjoined_gradients() const { return unjoined_gradients_->load(std::memory_order_relaxed); }
 
  private:
+  // Contexts that have ended here, and who is told.
+  struct Gone {
+    std::vector<std::shared_ptr<ContextState>> states;
+    std::vector<std::pair<rpc::Id, uint64_t>> to_tell;
+  };
+  void take_locked(const rpc::Id& context, const std::vector<uint64_t>& touched, Gone& gone)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Without the lock. `from` has said that `said` has ended, and needs no CLEANUP for that one.
+  void finish(Gone gone, uint64_t low, const rpc::Id& said, uint64_t from);
   std::shared_ptr<ContextState> add_locked(const rpc::Id& context) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   rpc::Agent& agent_;
@@ -60,6 +79,10 @@ class Contexts {
   const std::shared_ptr<std::atomic<std::size_t>> cleanups_ = std::make_shared<std::atomic<std::size_t>>(0);
 
   std::atomic<uint64_t> late_{0};
+  std::atomic<uint64_t> refused_{0};
+  // Shared with the contexts, which passes under way may hold longer than this lives.
+  const std::shared_ptr<std::atomic<uint64_t>> unjoined_gradients_ =
+      std::make_shared<std::atomic<uint64_t>>(0);
 
   mutable Mutex mutex_;
   ContextTable table_ ABSL_GUARDED_BY(mutex_);

@@ -35,6 +35,10 @@ struct DistributedOptimizerOptions {
   // How long a step (with a closure: all of its evaluations), the making of the optimizer, or any other call
   // of its may take.
   absl::Duration timeout = absl::Seconds(60);
+  // A step in which a parameter has no gradient (kSync: from no trainer) logs a warning, once for each
+  // optimizer, that names the parameter and its owner: the usual cause is a forward outside the context. With
+  // this it throws FailedPrecondition instead, and an owner that lacks a gradient does not step.
+  bool require_gradients = false;
 };
 
 // Parameters with options of their own, on any owners; without: the optimizer's.
@@ -46,8 +50,8 @@ struct ParameterGroup {
 
 namespace optimizer_internal {
 
-// Name, consistency, trainers.
-using WireSettings = std::tuple<std::string, Consistency, int64_t>;
+// Name, consistency, trainers, require_gradients.
+using WireSettings = std::tuple<std::string, Consistency, int64_t, bool>;
 
 // What an owner's optimizer is made with.
 template <class Options>
@@ -96,6 +100,7 @@ rpc::RRef<OptimizerShard> make_shard(const std::vector<OptimizerShard::Group>& g
                                 OptimizerTraits<O>::name(),
                                 std::get<1>(settings),
                                 std::get<2>(settings),
+                                std::get<3>(settings),
                                 with,
                                 nullptr};
   if constexpr (requires { options[0] == options[0]; }) made.same_options = &same_options<Options>;
@@ -137,8 +142,9 @@ constexpr bool needs_closure() {
 //
 // All of it throws Error, whose message names the function and the worker: NotFound (the context is unknown
 // or released), DeadlineExceeded (kWait: other contexts' backward did not come; kSync: not every trainer
-// came), Unavailable (an owner, or with kSync a trainer, was lost), Unknown (the optimizer threw). Where one
-// owner fails the others may have stepped.
+// came), Unavailable (an owner, or with kSync a trainer, was lost), Unknown (the optimizer threw),
+// FailedPrecondition (require_gradients, and a parameter has none). Where one owner fails the others may have
+// stepped.
 //
 // Thread-safe but for construction and destruction, and for schedulers. Copies refer to the same optimizer.
 template <class O>
@@ -159,7 +165,8 @@ class DistributedOptimizer {
       : DistributedOptimizer(std::vector<Group>{Group{parameters, std::nullopt}}, options, settings) {}
   DistributedOptimizer(const std::vector<Group>& groups, const Options& defaults,
                        const DistributedOptimizerOptions& settings = {}) {
-    OptimizerShards::Settings shared{OptimizerTraits<O>::name(), settings.consistency, settings.timeout, {}};
+    OptimizerShards::Settings shared{
+        OptimizerTraits<O>::name(), settings.consistency, settings.timeout, settings.require_gradients, {}};
     std::vector<Parameters> parameters;
     std::vector<Options> options;
     for (const Group& group : groups) {
@@ -178,7 +185,8 @@ class DistributedOptimizer {
           }
           return agent->rpc_async<&optimizer_internal::make_shard<O>>(
               to, own_groups, own_options, defaults,
-              optimizer_internal::WireSettings(settings.name, settings.consistency, settings.trainers));
+              optimizer_internal::WireSettings(settings.name, settings.consistency, settings.trainers,
+                                               settings.require_gradients));
         });
   }
 

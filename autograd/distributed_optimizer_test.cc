@@ -278,6 +278,59 @@ TEST_F(Trainers, StepThatWaitsInVainEndsWithItsDeadline) {
   forget();
 }
 
+// The reason arrives before the caller's own timer, which knows none: by a twentieth of this time.
+constexpr absl::Duration kReasonTimeout = absl::Seconds(20);
+
+TEST_F(Trainers, StepThatWaitsInVainNamesTheTrainersAndWhatToDo) {
+  Group group(3);
+  {
+    AgentGuard other_guard(group[2]);
+    Context forward_only;
+    RRef<Server> theirs = group[2]->rpc_sync<&server_here>("worker0", torch::ones({6}));
+    (void)theirs.rpc_sync<&Server::forward>(batch(0, 0));
+    // That forward came first: the gate is armed by the optimizer.
+    ScopedExecutionState clean{ExecutionState()};
+    AgentGuard guard(group[1]);
+    RRef<Server> server = group[1]->rpc_sync<&server_here>("worker0", torch::ones({6}));
+    DistributedOptimizer<torch::optim::SGD> optimizer({server.rpc_sync<&Server::parameter>()},
+                                                      torch::optim::SGDOptions(0.01),
+                                                      {.name = "shared", .timeout = kReasonTimeout});
+    Context context;
+    backward(context, {server.rpc_sync<&Server::forward>(batch(1, 0)).sum()});
+    const absl::Status status = error_of([&] { optimizer.step(context); });
+    EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("waited in vain for the backward"));
+    EXPECT_THAT(std::string(status.message()), HasSubstr("of trainer \"worker2\""));
+    EXPECT_THAT(std::string(status.message()),
+                HasSubstr("with DistributedDataParallel use Consistency::kSync"));
+  }
+  forget();
+}
+
+TEST_F(Trainers, SyncStepWithoutTheOthersNamesThem) {
+  Group group(3);
+  {
+    AgentGuard guard(group[1]);
+    RRef<Server> server = group[1]->rpc_sync<&server_here>("worker0", torch::ones({6}));
+    const DistributedOptimizerOptions settings{
+        .consistency = Consistency::kSync, .trainers = 3, .name = "triple", .timeout = kReasonTimeout};
+    DistributedOptimizer<torch::optim::SGD> optimizer({server.rpc_sync<&Server::parameter>()},
+                                                      torch::optim::SGDOptions(0.01), settings);
+    {
+      AgentGuard other_guard(group[2]);
+      RRef<Server> theirs = group[2]->rpc_sync<&server_here>("worker0", torch::ones({6}));
+      DistributedOptimizer<torch::optim::SGD> other({theirs.rpc_sync<&Server::parameter>()},
+                                                    torch::optim::SGDOptions(0.01), settings);
+    }
+    Context context;
+    const absl::Status status = error_of([&] { optimizer.step(context); });
+    EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("only \"worker1\" came, \"worker2\" did not"));
+    EXPECT_THAT(std::string(status.message()), HasSubstr("1 of the trainers has made no optimizer"));
+  }
+  forget();
+}
+
 TEST_F(Trainers, SyncStepWithoutTheOtherEndsWithItsDeadline) {
   Group group(2);
   AgentGuard guard(group[1]);

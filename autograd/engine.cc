@@ -41,7 +41,8 @@ absl::StatusOr<Engine*> Engine::of(const rpc::Agent& agent) {
 
 std::shared_ptr<Pass> Engine::pass_of(const std::shared_ptr<ContextState>& context, const proto::Pass& header,
                                       absl::Time deadline) {
-  std::shared_ptr<Pass> pass;
+  std::shared_ptr<Pass> pass, forgotten;
+  absl::Status refused;
   {
     MutexLock lock(context->mutex);
     auto found = context->passes.find(rpc::from_proto(header.pass()));
@@ -53,13 +54,34 @@ std::shared_ptr<Pass> Engine::pass_of(const std::shared_ptr<ContextState>& conte
           std::shared_ptr<Gate> alive = gate.lock();
           if (status.ok() && alive != nullptr) alive->backward_ended(id);
         });
-    if (!context->released) {
+    if (context->released) {
+      refused = released_status(context->id);
+    } else if (!make_room(*context, forgotten)) {
+      refused = absl::ResourceExhaustedError(absl::StrCat(
+          "beginning a backward pass in the autograd context ", rpc::to_string(context->id), " failed: got ",
+          context->passes.size(), " passes that have not ended, expected fewer than ",
+          ContextState::kMaxPasses, "; wait for some to end"));
+    } else {
       context->passes.emplace(pass->id(), pass);
+      context->pass_order.push_back(pass->id());
       return pass;
     }
   }
-  pass->abort(released_status(context->id));
+  pass->abort(refused);
   return pass;
+}
+
+bool Engine::make_room(ContextState& context, std::shared_ptr<Pass>& forgotten) {
+  if (context.passes.size() < ContextState::kMaxPasses) return true;
+  for (auto oldest = context.pass_order.begin(); oldest != context.pass_order.end(); ++oldest) {
+    auto pass = context.passes.find(*oldest);
+    if (!pass->second->ended()) continue;
+    forgotten = std::move(pass->second);
+    context.passes.erase(pass);
+    context.pass_order.erase(oldest);
+    return true;
+  }
+  return false;
 }
 
 std::shared_ptr<Pass> Engine::begin_pass(const std::shared_ptr<ContextState>& context, proto::Pass header,
@@ -78,8 +100,9 @@ absl::StatusOr<std::shared_ptr<Pass>> Engine::find_pass(const proto::Pass& heade
   return pass_of(*context, header, deadline);
 }
 
-absl::StatusOr<std::shared_ptr<Pass>> Engine::join_pass(const proto::Pass& header, absl::Time deadline) {
-  GRADWIRE_ASSIGN_OR_RETURN(auto context, contexts_.enter(rpc::from_proto(header.context())));
+absl::StatusOr<std::shared_ptr<Pass>> Engine::join_pass(const proto::Pass& header, uint64_t from,
+                                                        absl::Time deadline) {
+  GRADWIRE_ASSIGN_OR_RETURN(auto context, contexts_.enter(rpc::from_proto(header.context()), from));
   return pass_of(context, header, deadline);
 }
 
@@ -130,6 +153,7 @@ void Engine::released(const std::shared_ptr<ContextState>& context) {
     // The passes hold the context, the context must not hold them for ever.
     context->released = true;
     passes.swap(context->passes);
+    context->pass_order.clear();
     nodes.swap(context->send_nodes);
   }
   const absl::Status reason = released_status(context->id);
@@ -247,9 +271,9 @@ void Engine::serve_abort(const rpc::ServiceCall& call) {
 void Engine::serve_cleanup(const rpc::ServiceCall& call) {
   proto::Cleanup cleanup;
   if (!parse(call, cleanup)) return;
-  const rpc::Id id = rpc::from_proto(cleanup.context());
-  // Only its own worker ends a context of this one.
-  if (id.origin != agent_.self().incarnation) contexts_.release(id, cleanup.low(), call.from.incarnation);
+  absl::Status ended =
+      contexts_.cleanup(rpc::from_proto(cleanup.context()), cleanup.low(), call.from.incarnation);
+  if (!ended.ok()) return call.reply(std::move(ended));
   call.reply(rpc::ServiceReply{.body = {}, .tensors = nullptr, .late = true});
 }
 

@@ -33,8 +33,9 @@ class Engine : public rpc::AgentExtension {
   std::shared_ptr<Pass> begin_pass(const std::shared_ptr<ContextState>& context, proto::Pass header,
                                    absl::Time deadline);
 
-  // The same of another worker's, before any of its messages has come.
-  absl::StatusOr<std::shared_ptr<Pass>> join_pass(const proto::Pass& header, absl::Time deadline);
+  // The same of another worker's, which worker `from` tells of before any of its messages has come.
+  absl::StatusOr<std::shared_ptr<Pass>> join_pass(const proto::Pass& header, uint64_t from,
+                                                  absl::Time deadline);
 
   // Somebody who wants to know of lost workers and released contexts. Called without locks; must not block.
   struct Watcher {
@@ -75,6 +76,9 @@ class Engine : public rpc::AgentExtension {
 
   void released(const std::shared_ptr<ContextState>& context);
   std::vector<std::shared_ptr<Watcher>> watchers();
+  // Makes room for one more pass: what is to be forgotten, outside the lock. False when there is none.
+  static bool make_room(ContextState& context, std::shared_ptr<Pass>& forgotten)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(context.mutex);
   std::vector<std::shared_ptr<Pass>> passes() const;
 
   rpc::Agent& agent_;

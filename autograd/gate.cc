@@ -33,6 +33,12 @@ std::size_t Gate::forwarding() const {
   return gate_.forwarding();
 }
 
+std::vector<rpc::Id> Gate::forwarding_contexts() const {
+  MutexLock lock(mutex_);
+  const auto& contexts = gate_.forwarding_contexts();
+  return {contexts.begin(), contexts.end()};
+}
+
 void Gate::request(const rpc::Id& context, bool admitted, absl::Time deadline, Proceed proceed) {
   enter(context, nullptr, admitted, deadline, std::move(proceed));
 }

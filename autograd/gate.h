@@ -48,6 +48,8 @@ class Gate : public std::enable_shared_from_this<Gate> {
   void shutdown(const absl::Status& reason);
 
   std::size_t forwarding() const;
+  // Which contexts still need their backward here, for messages.
+  std::vector<rpc::Id> forwarding_contexts() const;
 
  private:
   struct Waiter {

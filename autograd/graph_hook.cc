@@ -2,22 +2,41 @@
 
 #include <ATen/core/grad_mode.h>
 
+#include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "autograd/active_context.h"
 #include "autograd/joints.h"
+#include "autograd/position.h"
 #include "autograd/services.h"
+#include "autograd/timeline.h"
+#include "autograd/unjoined.h"
 #include "base/error.h"
 #include "proto/autograd.pb.h"
 #include "rpc/agent.h"
 #include "rpc/torch_tensors.h"
 
 namespace gradwire::autograd {
+absl::Status GraphPlanter::outgoing_request(const rpc::Worker& to, rpc::TensorSet* tensors,
+                                            proto::Payload& payload) {
+  GRADWIRE_RETURN_IF_ERROR(outgoing(to, tensors, payload));
+  if (payload.has_graph()) {
+    write_position(*ActiveContextSlot::get(), *payload.mutable_graph()->mutable_position());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status GraphPlanter::outgoing_answer(const rpc::Worker& to, rpc::TensorSet* tensors,
+                                           proto::Payload& payload) {
+  return outgoing(to, tensors, payload);
+}
+
 absl::Status GraphPlanter::outgoing(const rpc::Worker& to, rpc::TensorSet* tensors, proto::Payload& payload) {
   const std::shared_ptr<const ActiveContext>& active = ActiveContextSlot::get();
-  if (active == nullptr) return absl::OkStatus();
+  if (active == nullptr || active->ended()) return absl::OkStatus();
   if (active->self != agent_.self().incarnation) {
     return absl::FailedPreconditionError(
         absl::StrCat("the current autograd context ", rpc::to_string(active->id),
@@ -52,7 +71,7 @@ void GraphPlanter::outgoing_failed(const rpc::Worker&, const proto::Graph& graph
 void GraphPlanter::admit(const rpc::Worker& from, const proto::Graph& graph, absl::Time deadline,
                          absl::AnyInvocable<void(absl::Status)> proceed) {
   const rpc::Id id = rpc::from_proto(graph.context());
-  absl::StatusOr<std::shared_ptr<ContextState>> context = contexts_.enter(id);
+  absl::StatusOr<std::shared_ptr<ContextState>> context = contexts_.enter(id, from.incarnation);
   if (!context.ok()) {
     proceed(context.status());
     return;
@@ -101,14 +120,25 @@ absl::Status GraphPlanter::plant(const rpc::Worker& from, const ContextState& co
 
 absl::Status GraphPlanter::incoming_request(const rpc::Worker& from, rpc::TensorSet* tensors,
                                             const proto::Payload& payload) {
-  GRADWIRE_ASSIGN_OR_RETURN(auto context, contexts_.enter(rpc::from_proto(payload.graph().context())));
+  std::optional<Timeline::Path> path = read_position(payload.graph().position());
+  if (!path) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the position of a request from worker \"", from.name, "\" is malformed: got ",
+        payload.graph().position_size(), " numbers, expected pairs, at most ", Timeline::kMaxDepth));
+  }
+  GRADWIRE_ASSIGN_OR_RETURN(auto context,
+                            contexts_.enter(rpc::from_proto(payload.graph().context()), from.incarnation));
   GRADWIRE_RETURN_IF_ERROR(plant(from, *context, tensors, payload));
-  ActiveContextSlot::set(context->active);
+  ActiveContextSlot::set(context->active->serving(*std::move(path)));
   return absl::OkStatus();
 }
 
 absl::Status GraphPlanter::incoming_answer(const rpc::Worker& from, rpc::TensorSet* tensors,
                                            const proto::Payload& payload) {
+  if (!payload.has_graph()) {
+    if (tensors != nullptr) mark_unjoined(from.name, static_cast<rpc::TorchTensors*>(tensors)->tensors);
+    return absl::OkStatus();
+  }
   // A context that was released meanwhile: the caller still wants the answer, but no gradients can follow it.
   auto context = contexts_.find(rpc::from_proto(payload.graph().context()));
   if (!context.ok()) return absl::OkStatus();

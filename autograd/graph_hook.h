@@ -17,7 +17,10 @@ class GraphPlanter : public rpc::GraphHook {
   GraphPlanter(rpc::Agent& agent, Contexts& contexts, Gate& gate)
       : agent_(agent), contexts_(contexts), gate_(gate) {}
 
-  absl::Status outgoing(const rpc::Worker& to, rpc::TensorSet* tensors, proto::Payload& payload) override;
+  absl::Status outgoing_request(const rpc::Worker& to, rpc::TensorSet* tensors,
+                                proto::Payload& payload) override;
+  absl::Status outgoing_answer(const rpc::Worker& to, rpc::TensorSet* tensors,
+                               proto::Payload& payload) override;
   void outgoing_failed(const rpc::Worker& to, const proto::Graph& graph) override;
   void admit(const rpc::Worker& from, const proto::Graph& graph, absl::Time deadline,
              absl::AnyInvocable<void(absl::Status)> proceed) override;
@@ -31,6 +34,7 @@ class GraphPlanter : public rpc::GraphHook {
   void admitted(const std::shared_ptr<ContextState>& context, uint64_t from);
 
  private:
+  absl::Status outgoing(const rpc::Worker& to, rpc::TensorSet* tensors, proto::Payload& payload);
   absl::Status plant(const rpc::Worker& from, const ContextState& context, rpc::TensorSet* tensors,
                      const proto::Payload& payload) const;
 

@@ -9,6 +9,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <typeinfo>
 
 #include "absl/strings/str_cat.h"
@@ -39,19 +40,6 @@ std::optional<std::size_t> output_of(const torch::autograd::FunctionPreHook& hoo
   return static_cast<const TensorHook&>(hook).value_idx_;
 }
 
-// A gradient's place in the graph, for the order of sums: a number that follows from how the edge it came along is joined
-// to the roots, and from nothing else; not from who computed it when, which differs from run to run. A node's place
-// follows from those of all that comes to it, so that different nodes and edges have different ones.
-constexpr uint64_t kRootPlace = 1;
-constexpr uint64_t kNodePlace = 2;
-uint64_t mix_places(uint64_t a, uint64_t b) {
-  uint64_t x = a * 0x9e3779b97f4a7c15u ^ (b + 0x632be59bd9b4e019u);
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-  return x ^ (x >> 31);
-}
-uint64_t place_of_edge(uint64_t node, std::size_t edge) { return mix_places(node, edge); }
-
 }  // namespace
 
 LocalExecutor::LocalExecutor(Options options) : options_(options) {}
@@ -70,7 +58,8 @@ absl::StatusOr<LocalExecutor::Reach> LocalExecutor::mark_roots(edge_list roots) 
   roots_ = std::move(roots);
   ++counted_;
   Reach reach;
-  for (const Edge& root : roots_) count(root, {From::What::kRoot, root.input_nr, 0, 0, 0}, reach);
+  for (uint32_t i = 0; i < roots_.size(); ++i)
+    count(roots_[i], {From::What::kRoot, roots_[i].input_nr, 0, 0, i}, reach);
   GRADWIRE_RETURN_IF_ERROR(walk(reach));
   return reach;
 }
@@ -116,8 +105,8 @@ absl::StatusOr<LocalExecutor::Reach> LocalExecutor::need_outputs(uint64_t sender
     const bool was_live = is_live(record, output);
     record.needed_outputs[output] = true;
     if (was_live) continue;
-    for (const From& from : record.from) {
-      if (from.input == output) needs_.push_back(from);
+    for (const Incoming& each : record.incoming) {
+      if (each.from.input == output) needs_.push_back(each.from);
     }
   }
   Reach reach;
@@ -151,7 +140,8 @@ void LocalExecutor::need(const From& from, Reach& reach) {
     Record& record = records_[from.record];
     if (std::exchange(record.needed, true)) return;
     // What leads to an input has been followed already.
-    if (!record.captured) needs_.insert(needs_.end(), record.from.begin(), record.from.end());
+    if (record.captured) return;
+    for (const Incoming& each : record.incoming) needs_.push_back(each.from);
   } else if (from.what == From::What::kSent) {
     Sent& sent = sent_.at(from.message);
     if (sent.needed[from.output]) return;
@@ -180,10 +170,12 @@ void LocalExecutor::begin_run() {
     if (std::find(sent.needed.begin(), sent.needed.end(), true) != sent.needed.end()) ++counted_;
   }
   for (Record& record : records_) {
-    record.missing = 0;
-    for (const From& from : std::exchange(record.from, {})) {
-      if (is_live(record, from.input) && is_live(from)) ++record.missing;
-    }
+    auto& incoming = record.incoming;
+    const auto has_no_use = [&](const Incoming& each) {
+      return !is_live(record, each.from.input) || !is_live(each.from);
+    };
+    incoming.erase(std::remove_if(incoming.begin(), incoming.end(), has_no_use), incoming.end());
+    record.missing = static_cast<uint32_t>(incoming.size());
     if (record.missing > 0) ++counted_;
   }
 }
@@ -215,10 +207,11 @@ void LocalExecutor::count(const Edge& edge, From from, Reach& reach) {
   if (!edge.is_valid()) return;
   Record& record = records_[visit(edge)];
   ++record.missing;
-  if (options_.inputs_only) {
-    record.from.push_back(from);
-    if (is_live(record, edge.input_nr)) needs_.push_back(from);
+  if (options_.inputs_only || !options_.sum_as_they_arrive) {
+    record.incoming.push_back({from, Incoming::State::kAwaited, {}});
+    record.ordered = false;
   }
+  if (options_.inputs_only && is_live(record, edge.input_nr)) needs_.push_back(from);
   if (record.kind != Kind::kRecv || record.marked[edge.input_nr]) return;
   record.marked[edge.input_nr] = true;
   auto [found, is_new] = reach_index_.try_emplace(record.node, reach.marked.size());
@@ -230,8 +223,9 @@ absl::Status LocalExecutor::walk(Reach& reach) {
   while (!unwalked_.empty()) {
     const uint32_t walked = unwalked_.back();
     unwalked_.pop_back();
-    for (const Edge& edge : records_[walked].node->next_edges()) {
-      count(edge, {From::What::kRecord, edge.input_nr, walked, 0, 0}, reach);
+    const edge_list& edges = records_[walked].node->next_edges();
+    for (uint32_t i = 0; i < edges.size(); ++i) {
+      count(edges[i], {From::What::kRecord, edges[i].input_nr, walked, 0, i}, reach);
     }
   }
   reach_index_.clear();
@@ -257,8 +251,8 @@ absl::Status LocalExecutor::walk(Reach& reach) {
 
 absl::Status LocalExecutor::deliver_roots(variable_list gradients) {
   try {
-    for (std::size_t i = 0; i < roots_.size(); ++i) {
-      deliver(roots_[i], std::move(gradients[i]), place_of_edge(kRootPlace, i));
+    for (uint32_t i = 0; i < roots_.size(); ++i) {
+      deliver(roots_[i], std::move(gradients[i]), {From::What::kRoot, roots_[i].input_nr, 0, 0, i});
     }
   } catch (...) {
     return with_context(status_from_exception(std::current_exception()), "the gradients of the roots");
@@ -266,8 +260,7 @@ absl::Status LocalExecutor::deliver_roots(variable_list gradients) {
   return absl::OkStatus();
 }
 
-absl::Status LocalExecutor::deliver_message(uint64_t message, variable_list gradients,
-                                            const std::vector<uint64_t>& places) {
+absl::Status LocalExecutor::deliver_message(uint64_t message, variable_list gradients) {
   auto found = sent_.find(message);
   if (found == sent_.end() || found->second.arrived) {
     return absl::InvalidArgumentError(absl::StrCat("no gradients are awaited for message ", message));
@@ -289,9 +282,9 @@ absl::Status LocalExecutor::deliver_message(uint64_t message, variable_list grad
   try {
     validate(edges, gradients, sent.node->name());
     sent.arrived = true;
-    for (std::size_t i = 0; i < edges.size(); ++i) {
+    for (uint32_t i = 0; i < edges.size(); ++i) {
       if (!sent.marked[i]) continue;
-      deliver(edges[i], std::move(gradients[i]), i < places.size() ? places[i] : 0);
+      deliver(edges[i], std::move(gradients[i]), {From::What::kSent, edges[i].input_nr, 0, message, i});
     }
   } catch (...) {
     return with_context(status_from_exception(std::current_exception()),
@@ -300,34 +293,82 @@ absl::Status LocalExecutor::deliver_message(uint64_t message, variable_list grad
   return absl::OkStatus();
 }
 
-void LocalExecutor::deliver(const Edge& edge, at::Tensor gradient, uint64_t place) {
+void LocalExecutor::deliver(const Edge& edge, at::Tensor gradient, const From& from) {
   if (!edge.is_valid()) return;
   auto found = index_.find(edge.function.get());
   if (found == index_.end()) return;
   Record& record = records_[found->second];
   if (options_.inputs_only && !is_live(record, edge.input_nr)) return;
-  if (options_.sum_in_edge_order) {
-    record.contributions.push_back({edge.input_nr, place, std::move(gradient)});
-  } else if (gradient.defined()) {
-    if (record.buffer.buffer.empty()) record.buffer = InputBuffer(record.node->num_inputs());
-    record.buffer.add(edge.input_nr, std::move(gradient), std::nullopt, std::nullopt, record.node);
+  if (options_.sum_as_they_arrive || record.incoming.size() < 2) {
+    add(record, edge.input_nr, std::move(gradient));
+  } else {
+    add_in_order(record, from, std::move(gradient));
   }
   if (--record.missing == 0) ready_.push({record.node->sequence_nr(), order_++, found->second});
 }
 
-void LocalExecutor::sum_in_order(Record& record, Task& task) {
-  std::sort(record.contributions.begin(), record.contributions.end(),
-            [](const Contribution& a, const Contribution& b) { return a.place < b.place; });
-  record.place = kNodePlace;
-  task.places.assign(record.node->num_inputs(), kNodePlace);
-  for (Contribution& each : std::exchange(record.contributions, {})) {
-    record.place = mix_places(record.place, each.place);
-    if (each.input < task.places.size())
-      task.places[each.input] = mix_places(task.places[each.input], each.place);
-    if (!each.gradient.defined()) continue;
-    if (record.buffer.buffer.empty()) record.buffer = InputBuffer(record.node->num_inputs());
-    record.buffer.add(each.input, std::move(each.gradient), std::nullopt, std::nullopt, record.node);
+void LocalExecutor::add(Record& record, uint32_t input, at::Tensor gradient) {
+  if (!gradient.defined()) return;
+  if (record.buffer.buffer.empty()) record.buffer = InputBuffer(record.node->num_inputs());
+  record.buffer.add(input, std::move(gradient), std::nullopt, std::nullopt, record.node);
+}
+
+void LocalExecutor::add_in_order(Record& record, const From& from, at::Tensor gradient) {
+  using State = Incoming::State;
+  auto& all = record.incoming;
+  if (!std::exchange(record.ordered, true)) {
+    std::sort(all.begin(), all.end(),
+              [&](const Incoming& a, const Incoming& b) { return adds_before(a.from, b.from); });
   }
+  auto each = std::lower_bound(all.begin(), all.end(), from,
+                               [this](const Incoming& a, const From& b) { return adds_before(a.from, b); });
+  // Only where a peer sends what belongs to the wave after the wave.
+  if (each == all.end() || each->from != from) return add(record, from.input, std::move(gradient));
+  each->gradient = std::move(gradient);
+  each->state = State::kHeld;
+  const auto is_first = [&] { return each == all.begin() || (each - 1)->from.input != each->from.input; };
+  if (!is_first() && (each - 1)->state != State::kAdded) return;
+  do {
+    each->state = State::kAdded;
+    add(record, from.input, std::exchange(each->gradient, at::Tensor()));
+    ++each;
+  } while (each != all.end() && !is_first() && each->state == State::kHeld);
+}
+
+const Timeline::Place& LocalExecutor::place(const From& from) {
+  const Node* node = nullptr;
+  std::optional<Timeline::Place>* known = nullptr;
+  if (from.what == From::What::kRecord) {
+    node = records_[from.record].node;
+    known = &records_[from.record].place;
+  } else {
+    Sent& sent = sent_.at(from.message);
+    node = sent.node.get();
+    known = &sent.place;
+  }
+  if (!known->has_value()) {
+    *known = options_.timeline == nullptr ? Timeline::Place{nullptr, {node->thread_id(), node->sequence_nr()}}
+                                          : options_.timeline->place(node->thread_id(), node->sequence_nr());
+  }
+  return **known;
+}
+
+bool LocalExecutor::adds_before(const From& a, const From& b) {
+  if (a.input != b.input) return a.input < b.input;
+  const bool a_is_root = a.what == From::What::kRoot;
+  const bool b_is_root = b.what == From::What::kRoot;
+  if (a_is_root || b_is_root) return a_is_root && (!b_is_root || a.output < b.output);
+  const bool same_node = a.what == b.what && a.record == b.record && a.message == b.message;
+  if (!same_node) {
+    const Timeline::Place& in_a = place(a);
+    const Timeline::Place& in_b = place(b);
+    if (Timeline::older(in_b, in_a)) return true;
+    if (Timeline::older(in_a, in_b)) return false;
+    // Not for nodes of one process.
+    return std::tuple(a.what, a.record, a.message) < std::tuple(b.what, b.record, b.message);
+  }
+  // A node's gradients are added in the order of its edges. A send node stands for one node for each tensor.
+  return a.what == From::What::kSent ? a.output > b.output : a.output < b.output;
 }
 
 bool LocalExecutor::next(Task& task) {
@@ -349,7 +390,7 @@ bool LocalExecutor::next(Task& task) {
     if (task.runs) task.recv = static_cast<RecvNode*>(record.node);
   }
   if (record.kind == Kind::kLeaf) task.leaf = &static_cast<AccumulateGrad*>(record.node)->variable;
-  if (options_.sum_in_edge_order) sum_in_order(record, task);
+  record.incoming = {};
   if (record.buffer.buffer.empty()) {
     task.inputs.resize(record.node->num_inputs());
   } else {
@@ -432,8 +473,9 @@ void LocalExecutor::finished(Task& task) {
   if (task.recv != nullptr || task.leaf != nullptr) return;
   const edge_list& edges = task.node->next_edges();
   const std::size_t n = std::min(edges.size(), task.outputs.size());
-  for (std::size_t i = 0; i < n; ++i) {
-    deliver(edges[i], std::move(task.outputs[i]), place_of_edge(records_[task.record].place, i));
+  for (uint32_t i = 0; i < n; ++i) {
+    deliver(edges[i], std::move(task.outputs[i]),
+            {From::What::kRecord, edges[i].input_nr, task.record, 0, i});
   }
 }
 

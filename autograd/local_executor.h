@@ -14,10 +14,12 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/inlined_vector.h"
 #include "absl/status/statusor.h"
 #include "autograd/gradients.h"
 #include "autograd/recv_node.h"
 #include "autograd/send_node.h"
+#include "autograd/timeline.h"
 #include "base/mutex.h"
 #include "rpc/id.h"
 
@@ -25,8 +27,11 @@ namespace gradwire::autograd {
 
 // One worker's graph in one backward pass: counts the gradients that will arrive at each node, then runs the
 // nodes whose gradients have. Replaces libtorch's engine, which runs a whole graph or none of it and is not
-// open to extension; it keeps the engine's order (the node created last first) and its treatment of hooks, so
-// that results are equal bit for bit where the order of additions is.
+// open to extension; it keeps the engine's order (the node created last first) and its treatment of hooks.
+//
+// Gradients that come to the same input of a node are added in the order in which that engine would have added them, the
+// youngest producer's first, whatever the order in which they arrive: so the sums are equal bit for bit. One that comes
+// too early is held.
 //
 // First mark_roots and mark_outputs; then deliver_*, and tasks: next(), run(), finished(). run() is the part
 // that calls user code (nodes and hooks); everything else is quick. Not thread-safe, but run() touches its
@@ -45,8 +50,10 @@ class LocalExecutor {
     uint64_t self = 0;
     // Nodes keep what they saved for another pass.
     bool retain_graph = false;
-    // Sums contributions in an order that the graph's shape alone decides, not that of their arrival.
-    bool sum_in_edge_order = false;
+    // Adds gradients as they arrive, and holds none.
+    bool sum_as_they_arrive = false;
+    // Which of two nodes is the older one. nullptr: as their thread numbered them.
+    std::shared_ptr<const Timeline> timeline = nullptr;
     // Only gradients of add_inputs' tensors are kept, and nothing is run that they do not depend on.
     bool inputs_only = false;
     // Where a node fails, says where it was made, if libtorch knows (anomaly mode); and whether a gradient that is not a
@@ -86,10 +93,9 @@ class LocalExecutor {
     const at::Tensor* leaf = nullptr;
     // False where gradients are only looked at, for an input that nothing else depends on.
     bool runs = true;
-    // Of a recv node: which of its gradients are looked at, which are shipped, and each one's place in the order of sums.
+    // Of a recv node: which of its gradients are looked at, and which are shipped.
     std::vector<bool> live;
     std::vector<bool> shipped;
-    std::vector<uint64_t> places;
     variable_list inputs;
     // After run(): the node's outputs; for a recv node the gradients to ship, undefined where not marked.
     variable_list outputs;
@@ -122,11 +128,9 @@ class LocalExecutor {
   // ---- Running. GradMode is off.
 
   absl::Status deliver_roots(variable_list gradients);
-  // One for each output of the send node, undefined where none came; undefined ones may follow. `places`: of each
-  // gradient, where the sums are in edge order.
+  // One for each output of the send node, undefined where none came; undefined ones may follow.
   // InvalidArgument when the message is not awaited, or its gradients do not fit the tensors that were sent.
-  absl::Status deliver_message(uint64_t message, variable_list gradients,
-                               const std::vector<uint64_t>& places = {});
+  absl::Status deliver_message(uint64_t message, variable_list gradients);
 
   // The next node to run; false when none has all it waits for.
   bool next(Task& task);
@@ -138,11 +142,6 @@ class LocalExecutor {
  private:
   enum class Kind : uint8_t { kPlain, kRecv, kLeaf };
 
-  struct Contribution {
-    uint32_t input;
-    uint64_t place;
-    at::Tensor gradient;
-  };
   // Where an edge that leads to a record comes from.
   struct From {
     enum class What : uint8_t { kRecord, kSent, kRoot } what;
@@ -151,7 +150,16 @@ class LocalExecutor {
     // Of the record, or of the send node, that it comes from.
     uint32_t record;
     uint64_t message;
+    // Of these, or which one of the roots.
     uint32_t output;
+
+    bool operator==(const From&) const = default;
+  };
+  // An edge that leads to a record, and its gradient while that is held.
+  struct Incoming {
+    From from;
+    enum class State : uint8_t { kAwaited, kHeld, kAdded } state = State::kAwaited;
+    at::Tensor gradient;
   };
   struct Record {
     Node* node = nullptr;
@@ -160,13 +168,14 @@ class LocalExecutor {
     // With inputs_only: an input depends on what it gives; an input is what it gets.
     bool needed = false;
     bool captured = false;
-    // The edges that lead here, and of a recv node the outputs that lead on to an input. Only with inputs_only.
-    std::vector<From> from;
+    // Empty when gradients are added as they arrive, but with inputs_only.
+    absl::InlinedVector<Incoming, 1> incoming;
+    // `incoming` is in the order of additions.
+    bool ordered = false;
+    // Of a recv node, with inputs_only: the outputs that lead on to an input.
     std::vector<bool> needed_outputs;
     torch::autograd::InputBuffer buffer{0};
-    // Instead of the buffer when summing in edge order.
-    std::vector<Contribution> contributions;
-    uint64_t place = 0;
+    std::optional<Timeline::Place> place;
     // Of a recv node: outputs reached.
     std::vector<bool> marked;
   };
@@ -176,6 +185,7 @@ class LocalExecutor {
     // With inputs_only: an input depends on them.
     std::vector<bool> needed;
     bool arrived = false;
+    std::optional<Timeline::Place> place;
   };
   struct Ready {
     uint64_t sequence;
@@ -200,9 +210,15 @@ class LocalExecutor {
   void call_tensor_hooks(Node& node, Task& task) const;
   // Runs the node itself, and its post-hooks.
   void apply(Node& node, Task& task) const;
-  void deliver(const torch::autograd::Edge& edge, at::Tensor gradient, uint64_t place);
-  // In edge order: adds up what came for the record, and finds its place.
-  void sum_in_order(Record& record, Task& task);
+  // `from` as it was counted.
+  void deliver(const torch::autograd::Edge& edge, at::Tensor gradient, const From& from);
+  static void add(Record& record, uint32_t input, at::Tensor gradient);
+  // Adds the gradient of `from`, and those that were held for it, unless it is held itself.
+  void add_in_order(Record& record, const From& from, at::Tensor gradient);
+  // Where the node that the edge comes from stands in the order of a single process.
+  const Timeline::Place& place(const From& from);
+  // Whether libtorch's engine adds a's gradient before b's; those of a record's first input come first.
+  bool adds_before(const From& a, const From& b);
 
   const Options options_;
 

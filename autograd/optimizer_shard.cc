@@ -6,9 +6,13 @@
 #include <limits>
 #include <utility>
 
+#include "absl/container/btree_set.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "autograd/optimizer_closure.h"
+#include "base/clock.h"
 #include "base/error.h"
+#include "rpc/answer_by.h"
 #include "rpc/call.h"
 #include "rpc/call_context.h"
 #include "rpc/tensor_codec.h"
@@ -52,6 +56,12 @@ std::vector<at::Tensor> flatten(const std::vector<std::vector<at::Tensor>>& grou
   std::vector<at::Tensor> all;
   for (const auto& group : groups) all.insert(all.end(), group.begin(), group.end());
   return all;
+}
+
+std::vector<std::size_t> sizes_of(const std::vector<std::vector<at::Tensor>>& groups) {
+  std::vector<std::size_t> sizes;
+  for (const auto& group : groups) sizes.push_back(group.size());
+  return sizes;
 }
 
 std::shared_ptr<const std::vector<uintptr_t>> addresses_of(const std::vector<at::Tensor>& tensors) {
@@ -126,9 +136,9 @@ rpc::RRef<OptimizerShard> OptimizerShard::make(const std::vector<Group>& groups,
         absl::StrCat("the distributed optimizer \"", settings.name, "\" exists here ", what)));
   };
   if (there.kind != settings.kind || there.consistency != settings.consistency ||
-      there.trainers != settings.trainers) {
-    refuse(
-        absl::StrCat("as a ", there.kind, " for ", there.trainers, " trainers, or with another consistency"));
+      there.trainers != settings.trainers || there.require_gradients != settings.require_gradients) {
+    refuse(absl::StrCat("as a ", there.kind, " for ", there.trainers,
+                        " trainers, or with another consistency or require_gradients"));
   }
   const Tensors flat = flatten(parameters);
   const bool same_parameters =
@@ -155,6 +165,7 @@ OptimizerShard::OptimizerShard(const std::shared_ptr<rpc::Agent>& agent, Setting
     : agent_(agent),
       settings_(std::move(settings)),
       groups_(std::move(groups)),
+      group_sizes_(sizes_of(parameters)),
       parameters_(flatten(parameters)),
       addresses_(addresses_of(parameters_)),
       optimizer_(std::move(optimizer)) {
@@ -167,29 +178,36 @@ OptimizerShard::~OptimizerShard() {
   if (auto engine = Engine::of(*agent); engine.ok()) (*engine)->gate().disarm();
 }
 
-Future<void> OptimizerShard::step(uint64_t origin, uint64_t counter, const Rates& rates) {
+Future<OptimizerShard::Missing> OptimizerShard::step(uint64_t origin, uint64_t counter, const Rates& rates) {
   std::shared_ptr<rpc::Agent> agent;
   Engine& engine = engine_of(agent_, agent);
   const rpc::Id id{origin, counter};
-  Promise<void> done(agent->executor());
-  Future<void> future = done.future();
+  Promise<Missing> done(agent->executor());
+  Future<Missing> future = done.future();
   if (settings_.consistency == Consistency::kSync) {
     // Made live if it has not been here: then it has no gradients here, but its trainer counts.
-    deposit(value_or_throw(engine.contexts().enter(id)), rates, call_deadline(), std::move(done));
+    const auto call = rpc::CallContext::current();
+    const rpc::Worker trainer =
+        call == nullptr ? agent->self() : value_or_throw(agent->find_worker(call->caller()));
+    deposit(value_or_throw(engine.contexts().enter(id, trainer.incarnation)), rates, call_deadline(),
+            std::move(done));
     return future;
   }
   const absl::StatusOr<std::shared_ptr<ContextState>> context = engine.contexts().find(id);
   const Tensors gradients = context.ok() ? gradients_of(**context) : Tensors();
-  if (!any_defined(gradients)) {
+  const Missing missing = missing_of(gradients);
+  if (refuses(missing)) {
+    done.set_value(missing);
+  } else if (!any_defined(gradients)) {
     if (!rates.empty()) set_learning_rates(rates);
     // What it forwarded here is used no more: its backward has been.
     engine.gate().backward_ended(id);
-    done.set_value();
+    done.set_value(missing);
   } else if (settings_.consistency == Consistency::kWait) {
     step_when_admitted(*context, rates, call_deadline(), std::move(done));
   } else {
     throw_if_error(apply(gradients, rates));
-    done.set_value();
+    done.set_value(missing);
   }
   return future;
 }
@@ -202,6 +220,20 @@ OptimizerShard::Tensors OptimizerShard::gradients_of(ContextState& context) cons
     gradients.push_back(gradient == nullptr ? at::Tensor() : *gradient);
   }
   return gradients;
+}
+
+OptimizerShard::Missing OptimizerShard::missing_of(const Tensors& gradients) const {
+  Missing missing{0, 0, 0};
+  std::size_t next = 0;
+  for (std::size_t g = 0; g < groups_.size(); ++g) {
+    for (std::size_t place = 0; place < group_sizes_[g]; ++place, ++next) {
+      if (next < gradients.size() && gradients[next].defined()) continue;
+      if (std::get<0>(missing)++ > 0) continue;
+      std::get<1>(missing) = groups_[g];
+      std::get<2>(missing) = static_cast<int64_t>(place);
+    }
+  }
+  return missing;
 }
 
 absl::Status OptimizerShard::with_optimizer(absl::string_view what, const std::function<void()>& function) {
@@ -230,22 +262,23 @@ absl::Status OptimizerShard::apply(const Tensors& gradients, const Rates& rates)
 }
 
 void OptimizerShard::step_when_admitted(const std::shared_ptr<ContextState>& context, const Rates& rates,
-                                        absl::Time deadline, Promise<void> done) {
+                                        absl::Time deadline, Promise<Missing> done) {
   std::shared_ptr<rpc::Agent> agent;
   Engine& engine = engine_of(agent_, agent);
   Gate& gate = engine.gate();
-  gate.step(context->id, addresses_, deadline,
+  gate.step(context->id, addresses_, rpc::answer_by(Clock::system().now(), deadline),
             [self = shared_from_this(), context, rates, done = std::move(done), agent,
              &gate](absl::Status admitted) {
               if (!admitted.ok()) {
-                done.set_error(std::move(admitted));
+                done.set_error(self->explain_wait(admitted, context->id, gate, *agent));
                 return;
               }
               agent->executor()->post_or_run([self, context, rates, done, agent, &gate] {
-                absl::Status status = self->apply(self->gradients_of(*context), rates);
+                const Tensors gradients = self->gradients_of(*context);
+                absl::Status status = self->apply(gradients, rates);
                 gate.step_ended(self->addresses_);
                 if (status.ok()) {
-                  done.set_value();
+                  done.set_value(self->missing_of(gradients));
                 } else {
                   done.set_error(std::move(status));
                 }
@@ -253,7 +286,26 @@ void OptimizerShard::step_when_admitted(const std::shared_ptr<ContextState>& con
             });
 }
 
-at::Tensor OptimizerShard::step_with_closure(const rpc::RRef<ClosureTurns>& closure, const Rates& rates) {
+absl::Status OptimizerShard::explain_wait(const absl::Status& status, const rpc::Id& context,
+                                          const Gate& gate, const rpc::Agent& agent) const {
+  if (!absl::IsDeadlineExceeded(status)) return status;
+  absl::btree_set<std::string> trainers;
+  for (const rpc::Id& other : gate.forwarding_contexts()) {
+    if (other == context) continue;
+    const absl::StatusOr<rpc::Worker> trainer = agent.find_worker_by_incarnation(other.origin);
+    trainers.insert(trainer.ok() ? absl::StrCat("\"", trainer->name, "\"") : "an unknown worker");
+  }
+  if (trainers.empty()) return status;
+  return absl::DeadlineExceededError(absl::StrCat(
+      status.message(), ": \"", settings_.name, "\" has a forward without its backward of trainer",
+      trainers.size() == 1 ? " " : "s ", absl::StrJoin(trainers, ", "),
+      "; let each trainer step after its backward and drop contexts it gives up; with "
+      "DistributedDataParallel use "
+      "Consistency::kSync, because a trainer's backward there waits for the others"));
+}
+
+std::pair<at::Tensor, OptimizerShard::Missing> OptimizerShard::step_with_closure(
+    const rpc::RRef<ClosureTurns>& closure, const Rates& rates) {
   if (settings_.consistency == Consistency::kSync) {
     throw Error(absl::FailedPreconditionError(
         absl::StrCat(settings_.kind,
@@ -267,6 +319,7 @@ at::Tensor OptimizerShard::step_with_closure(const rpc::RRef<ClosureTurns>& clos
     closure_runs_ = true;
   }));
   at::Tensor loss;
+  Missing missing{0, 0, 0};
   absl::Status status;
   try {
     at::NoGradGuard no_graph;
@@ -276,7 +329,15 @@ at::Tensor OptimizerShard::step_with_closure(const rpc::RRef<ClosureTurns>& clos
       auto [value, origin, counter] =
           closure.with_timeout(absl::InfiniteDuration()).rpc_sync<&ClosureTurns::evaluate>();
       const auto context = engine.contexts().find({origin, counter});
-      swap.set(context.ok() ? gradients_of(**context) : Tensors(parameters_.size()));
+      const Tensors gradients = context.ok() ? gradients_of(**context) : Tensors(parameters_.size());
+      missing = missing_of(gradients);
+      if (refuses(missing)) {
+        throw Error(absl::FailedPreconditionError(absl::StrCat(
+            "got no gradient for parameter ", std::get<2>(missing), " of group ", std::get<1>(missing),
+            ", expected one for every parameter (require_gradients); run the forward in the context that "
+            "the closure gets")));
+      }
+      swap.set(gradients);
       return value;
     });
   } catch (...) {
@@ -288,7 +349,7 @@ at::Tensor OptimizerShard::step_with_closure(const rpc::RRef<ClosureTurns>& clos
     closure_runs_ = false;
   }
   throw_if_error(status);
-  return loss;
+  return {loss, missing};
 }
 
 void OptimizerShard::apply_rates(const Rates& rates) {

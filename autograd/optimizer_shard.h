@@ -49,12 +49,17 @@ class OptimizerShard : public Engine::Watcher, public std::enable_shared_from_th
   using Group = std::pair<int64_t, std::vector<rpc::RRef<at::Tensor>>>;
   // The learning rate of every group of the distributed optimizer; empty: as before.
   using Rates = std::vector<double>;
+  // The parameters that had no gradient in a step: how many; and of the first the number of its group and its
+  // place among the group's parameters here.
+  using Missing = std::tuple<int64_t, int64_t, int64_t>;
   struct Settings {
     std::string name;
     // The optimizer's name on the wire.
     std::string kind;
     Consistency consistency = Consistency::kWait;
     int64_t trainers = 1;
+    // A step in which a parameter has no gradient changes nothing.
+    bool require_gradients = false;
     // What the optimizer is made with, and how it is compared with another's of the same kind; nullptr: it
     // cannot be.
     std::shared_ptr<const void> options = nullptr;
@@ -73,10 +78,16 @@ class OptimizerShard : public Engine::Watcher, public std::enable_shared_from_th
   ~OptimizerShard() override;
 
   // Called by trainers. The context is {origin, counter}: it may be one that has not been here. Where it has
-  // left no gradient nothing is stepped, and the step waits for nobody (kSync: counts as zeros).
-  Future<void> step(uint64_t origin, uint64_t counter, const Rates& rates);
-  // A step of an optimizer that evaluates the loss itself; returns the loss that it returns.
-  at::Tensor step_with_closure(const rpc::RRef<ClosureTurns>& closure, const Rates& rates);
+  // left no gradient nothing is stepped, and the step waits for nobody (kSync: counts as zeros). With
+  // require_gradients nothing is stepped either where one parameter has none. A step that waits in vain for other
+  // trainers fails with DeadlineExceeded that names them, a little before the caller's deadline
+  // (rpc/answer_by.h).
+  Future<Missing> step(uint64_t origin, uint64_t counter, const Rates& rates);
+  // A step of an optimizer that evaluates the loss itself; returns the loss that it returns, and what had no
+  // gradient in its last evaluation. With require_gradients throws FailedPrecondition at the first such
+  // evaluation.
+  std::pair<at::Tensor, Missing> step_with_closure(const rpc::RRef<ClosureTurns>& closure,
+                                                   const Rates& rates);
 
   void set_learning_rates(const Rates& rates);
   // By number of group.
@@ -99,7 +110,7 @@ class OptimizerShard : public Engine::Watcher, public std::enable_shared_from_th
     rpc::Worker trainer;
     Tensors gradients;
     Rates rates;
-    Promise<void> done;
+    Promise<Missing> done;
     uint64_t timer = 0;
   };
   using Deposits = std::vector<Deposit>;
@@ -112,17 +123,27 @@ class OptimizerShard : public Engine::Watcher, public std::enable_shared_from_th
   absl::Status apply(const Tensors& gradients, const Rates& rates);
   void apply_rates(const Rates& rates);
   void step_when_admitted(const std::shared_ptr<ContextState>& context, const Rates& rates,
-                          absl::Time deadline, Promise<void> done);
+                          absl::Time deadline, Promise<Missing> done);
+  // Adds to what the gate says whom the step waited for, and what to do.
+  absl::Status explain_wait(const absl::Status& status, const rpc::Id& context, const Gate& gate,
+                            const rpc::Agent& agent) const;
   void deposit(const std::shared_ptr<ContextState>& context, const Rates& rates, absl::Time deadline,
-               Promise<void> done);
+               Promise<Missing> done);
+  Missing missing_of(const Tensors& gradients) const;
+  bool refuses(const Missing& missing) const {
+    return settings_.require_gradients && std::get<0>(missing) > 0;
+  }
   Tensors average(Deposits& deposits) const;
   void fail_deposits(const std::function<bool(const Deposit&)>& which, const absl::Status& status);
   void expire(const rpc::Id& context);
-  std::string who_is_there_locked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Which trainers have come to the step that is gathered, and which have not.
+  std::string who_is_missing() ABSL_LOCKS_EXCLUDED(mutex_);
 
   const std::weak_ptr<rpc::Agent> agent_;
   const Settings settings_;
   const std::vector<int64_t> groups_;
+  // As `groups_`: how many parameters each has here.
+  const std::vector<std::size_t> group_sizes_;
   // Of all groups, one after the other.
   const Tensors parameters_;
   const StepGate::Parameters addresses_;

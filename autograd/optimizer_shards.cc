@@ -14,6 +14,7 @@
 #include "autograd/optimizer_closure.h"
 #include "autograd/optimizer_file.h"
 #include "base/error.h"
+#include "base/log.h"
 #include "rpc/call.h"
 #include "rpc/codec_containers.h"
 #include "rpc/registration.h"
@@ -94,10 +95,43 @@ void OptimizerShards::step(const ContextRef& context) {
   // An owner that gathers keeps the context in its books; any other that it has not reached has no gradient.
   if (gathers) tell_of_end(*agent_, id, owners_);
   const std::vector<double> rates = news();
-  call_all<&OptimizerShard::step>("step", id.origin, id.counter, rates);
-  delivered(rates);
+  const auto missing = call_all<&OptimizerShard::step>("step", id.origin, id.counter, rates);
   // A context that ends during the step takes its gradients along before some owner has used them.
   if (!gathers) live_context(*agent_, id);
+  // Where it throws, owners have refused the step, and the rates with it.
+  check_missing(missing);
+  delivered(rates);
+}
+
+void OptimizerShards::check_missing(const std::vector<OptimizerShard::Missing>& missing) {
+  int64_t count = 0;
+  std::string first;
+  for (std::size_t i = 0; i < missing.size(); ++i) {
+    const auto& [here, number, place] = missing[i];
+    if (here <= 0) continue;
+    count += here;
+    if (!first.empty()) continue;
+    // The owner knows the parameter by its place among those of the group that it has.
+    int64_t position = place;
+    for (const ParameterOwner::Group& group : owners_.at(i).groups) {
+      if (static_cast<int64_t>(group.number) != number || place < 0) continue;
+      const auto at = static_cast<std::size_t>(place);
+      if (at < group.positions.size()) position = static_cast<int64_t>(group.positions[at]);
+    }
+    first = absl::StrCat("parameter ", position, " of group ", number, ", which worker \"",
+                         owners_[i].worker.name, "\" owns");
+  }
+  if (count == 0) return;
+  const std::string what = absl::StrCat(name_of("step"), ": got no gradient for ", first,
+                                        count > 1 ? absl::StrCat(" (and ", count - 1, " more)") : "",
+                                        ", expected one for every parameter; make the forward that uses it "
+                                        "inside the Context, and call backward() "
+                                        "in it before step()");
+  if (settings_.require_gradients) throw Error(absl::FailedPreconditionError(what));
+  if (warned_.exchange(true)) return;
+  log(LogLevel::kWarning, what,
+      " (reported once for each optimizer; a parameter that the loss does not use needs nothing; "
+      "DistributedOptimizerOptions::require_gradients makes this an error)");
 }
 
 at::Tensor OptimizerShards::step(const Closure& closure) {
@@ -121,7 +155,7 @@ at::Tensor OptimizerShards::step_with_closure(const Closure& closure) {
   const auto turns = std::make_shared<ClosureTurns>();
   const rpc::RRef<ClosureTurns> reference(*agent_, turns);
   const std::vector<double> rates = news();
-  std::vector<Future<at::Tensor>> done;
+  std::vector<Future<std::pair<at::Tensor, OptimizerShard::Missing>>> done;
   {
     ActiveContextSlot::Scope no_context(nullptr);
     done.push_back(shards_[0]
@@ -153,8 +187,9 @@ at::Tensor OptimizerShards::step_with_closure(const Closure& closure) {
   context.reset();
   // What the closure threw, not what became of it on its way to the owner and back.
   if (thrown != nullptr) std::rethrow_exception(thrown);
-  at::Tensor loss = wait_for_owners(name_of("step"), owners_, done)[0];
+  auto [loss, missing] = wait_for_owners(name_of("step"), owners_, done)[0];
   delivered(rates);
+  check_missing({missing});
   return loss;
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <string>
@@ -29,6 +30,8 @@ class OptimizerShards {
     std::string kind;
     Consistency consistency = Consistency::kWait;
     absl::Duration timeout = absl::InfiniteDuration();
+    // A parameter without a gradient is an error and not a warning.
+    bool require_gradients = false;
     // What the groups start with.
     std::vector<double> rates;
   };
@@ -65,6 +68,9 @@ class OptimizerShards {
   // What schedulers have set and the owners do not know yet; empty: nothing.
   std::vector<double> news() const;
   void delivered(const std::vector<double>& rates);
+  // `missing`: one for each owner. Logs the first parameter that got no gradient, once; throws Error,
+  // FailedPrecondition, where gradients are required.
+  void check_missing(const std::vector<OptimizerShard::Missing>& missing);
 
   const std::shared_ptr<rpc::Agent> agent_;
   const Settings settings_;
@@ -74,6 +80,8 @@ class OptimizerShards {
   std::vector<rpc::RRef<OptimizerShard>> shards_;
 
   LearningRates schedulers_;
+  std::atomic<bool> warned_{false};
+
   mutable Mutex mutex_;
   // What the owners were told last, or made with.
   std::vector<double> delivered_ ABSL_GUARDED_BY(mutex_);

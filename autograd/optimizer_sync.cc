@@ -5,16 +5,18 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/container/btree_set.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "autograd/optimizer_shard.h"
 #include "base/error.h"
+#include "rpc/answer_by.h"
 #include "rpc/call_context.h"
 
 namespace gradwire::autograd {
 
 void OptimizerShard::deposit(const std::shared_ptr<ContextState>& context, const Rates& rates,
-                             absl::Time deadline, Promise<void> done) {
+                             absl::Time deadline, Promise<Missing> done) {
   const std::shared_ptr<rpc::Agent> agent = agent_.lock();
   if (agent == nullptr) throw Error(absl::FailedPreconditionError("the agent has shut down"));
   auto call = rpc::CallContext::current();
@@ -38,7 +40,8 @@ void OptimizerShard::deposit(const std::shared_ptr<ContextState>& context, const
     if (static_cast<int64_t>(deposits_.size()) >= settings_.trainers) round.swap(deposits_);
   }
   if (round.empty()) {
-    const uint64_t timer = agent->timers().schedule(deadline, [weak = weak_from_this(), id = context->id] {
+    const absl::Time until = rpc::answer_by(agent->timers().clock().now(), deadline);
+    const uint64_t timer = agent->timers().schedule(until, [weak = weak_from_this(), id = context->id] {
       if (auto self = weak.lock()) self->expire(id);
     });
     MutexLock lock(mutex_);
@@ -52,20 +55,22 @@ void OptimizerShard::deposit(const std::shared_ptr<ContextState>& context, const
     return;
   }
   absl::Status status;
+  Missing missing;
   try {
     const Tensors averages = average(round);
+    missing = missing_of(averages);
     Rates latest;
     for (const Deposit& each : round) {
       if (!each.rates.empty()) latest = each.rates;
     }
-    status = apply(averages, latest);
+    if (!refuses(missing)) status = apply(averages, latest);
   } catch (...) {
     status = with_context(status_from_exception(std::current_exception()), "averaging gradients");
   }
   for (Deposit& each : round) {
     if (each.timer != 0) agent->timers().cancel(each.timer);
     if (status.ok()) {
-      each.done.set_value();
+      each.done.set_value(missing);
     } else {
       each.done.set_error(status);
     }
@@ -109,22 +114,44 @@ void OptimizerShard::fail_deposits(const std::function<bool(const Deposit&)>& wh
   }
 }
 
-std::string OptimizerShard::who_is_there_locked() const {
-  return absl::StrJoin(deposits_, ", ", [](std::string* out, const Deposit& d) {
-    absl::StrAppend(out, "\"", d.trainer.name, "\"");
-  });
+std::string OptimizerShard::who_is_missing() {
+  absl::btree_set<std::string> came, missing;
+  std::vector<uint64_t> absent;
+  int64_t deposits = 0;
+  {
+    MutexLock lock(mutex_);
+    absl::flat_hash_set<uint64_t> there;
+    for (const Deposit& deposit : deposits_) {
+      came.insert(absl::StrCat("\"", deposit.trainer.name, "\""));
+      there.insert(deposit.trainer.incarnation);
+    }
+    deposits = static_cast<int64_t>(deposits_.size());
+    for (const uint64_t trainer : trainers_) {
+      if (!there.contains(trainer)) absent.push_back(trainer);
+    }
+  }
+  const std::shared_ptr<rpc::Agent> agent = agent_.lock();
+  for (const uint64_t trainer : absent) {
+    const auto worker = agent == nullptr ? absl::StatusOr<rpc::Worker>(absl::NotFoundError(""))
+                                         : agent->find_worker_by_incarnation(trainer);
+    if (worker.ok()) missing.insert(absl::StrCat("\"", worker->name, "\""));
+  }
+  std::string text = absl::StrCat("only ", absl::StrJoin(came, ", "), " came");
+  if (!missing.empty()) absl::StrAppend(&text, ", ", absl::StrJoin(missing, ", "), " did not");
+  const int64_t unknown = settings_.trainers - deposits - static_cast<int64_t>(missing.size());
+  if (unknown > 0) {
+    absl::StrAppend(&text, ", and ", unknown, " of the trainers ", unknown == 1 ? "has" : "have",
+                    " made no optimizer of this name for these parameters");
+  }
+  return text;
 }
 
 void OptimizerShard::expire(const rpc::Id& context) {
-  std::string who;
-  {
-    MutexLock lock(mutex_);
-    who = who_is_there_locked();
-  }
+  const std::string who = who_is_missing();
   fail_deposits(
       [&](const Deposit& d) { return d.context == context; },
       absl::DeadlineExceededError(absl::StrCat("a step of \"", settings_.name, "\" waited in vain for ",
-                                               settings_.trainers, " trainers; only ", who, " came")));
+                                               settings_.trainers, " trainers: ", who)));
 }
 
 void OptimizerShard::worker_lost(const rpc::Worker& worker, const absl::Status& reason) {

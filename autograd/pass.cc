@@ -3,13 +3,17 @@
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "autograd/active_context.h"
 #include "autograd/joints.h"
+#include "autograd/position.h"
+#include "autograd/unjoined.h"
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/log.h"
 
 namespace gradwire::autograd {
 namespace {
@@ -26,6 +30,13 @@ std::shared_ptr<Executor> executor_of(const std::weak_ptr<rpc::Agent>& agent) {
   return alive == nullptr ? nullptr : alive->executor();
 }
 
+// A recorded pass makes nodes of its own, which stand where it was called.
+std::shared_ptr<const ActiveContext> active_in(const ContextState& context, const proto::Pass& header) {
+  std::optional<Timeline::Path> path = read_position(header.position());
+  if (header.position().empty() || !path) return context.active;
+  return context.active->serving(*std::move(path));
+}
+
 }  // namespace
 
 Pass::Pass(std::weak_ptr<rpc::Agent> agent, const rpc::Worker& self, std::shared_ptr<ContextState> context,
@@ -33,6 +44,7 @@ Pass::Pass(std::weak_ptr<rpc::Agent> agent, const rpc::Worker& self, std::shared
     : agent_(std::move(agent)),
       self_(self),
       context_(std::move(context)),
+      active_(active_in(*context_, header)),
       header_(std::move(header)),
       id_(rpc::from_proto(header_.pass())),
       deadline_(deadline),
@@ -42,7 +54,8 @@ Pass::Pass(std::weak_ptr<rpc::Agent> agent, const rpc::Worker& self, std::shared
           LocalExecutor::Options{.context = context_->id,
                                  .self = self_.incarnation,
                                  .retain_graph = header_.retain_graph(),
-                                 .sum_in_edge_order = header_.sum_in_edge_order(),
+                                 .sum_as_they_arrive = header_.sum_as_they_arrive(),
+                                 .timeline = context_->active->timeline,
                                  .inputs_only = header_.inputs_only(),
                                  .anomaly = header_.anomaly(),
                                  .check_nan = header_.check_nan(),
@@ -306,6 +319,9 @@ void Pass::start_planned(const Onward& plan, const LocalExecutor::Reach& reach) 
 
 void Pass::run_roots(torch::autograd::variable_list gradients) {
   at::AutoGradMode mode(header_.create_graph());
+  // The sums of a pass that is recorded have nodes.
+  std::optional<ActiveContextSlot::Scope> scope;
+  if (header_.create_graph()) scope.emplace(active_);
   PassState::Actions actions;
   {
     MutexLock lock(mutex_);
@@ -387,6 +403,9 @@ void Pass::run(Run arrived) {
   const Reply& reply = arrived.reply;
   begin();
   at::AutoGradMode mode(header_.create_graph());
+  // The sums of a pass that is recorded have nodes.
+  std::optional<ActiveContextSlot::Scope> scope;
+  if (header_.create_graph()) scope.emplace(active_);
   PassState::Actions actions;
   absl::Status status;
   // The root hears of the end of this part by the answer.
@@ -430,14 +449,13 @@ absl::Status Pass::deliver_locked(Run& arrived) {
     return absl::InvalidArgumentError(
         absl::StrCat("worker \"", from.name, "\" shipped more gradients than it says"));
   }
-  return executor_->deliver_message(run.message(), std::move(gradients),
-                                    {run.places().begin(), run.places().end()});
+  return executor_->deliver_message(run.message(), std::move(gradients));
 }
 
 void Pass::drain() {
   at::AutoGradMode mode(header_.create_graph());
   // What nodes call belongs to the context too.
-  ActiveContextSlot::Scope scope(context_->active);
+  ActiveContextSlot::Scope scope(active_);
   PassState::Actions actions;
   mutex_.lock();
   if (!draining_) {
@@ -473,7 +491,7 @@ void Pass::drain() {
         state_.shipping(task.recv->sender().incarnation);
         state_.ran(1, actions);
         mutex_.unlock();
-        ship(*task.recv, std::move(task.outputs), task.places);
+        ship(*task.recv, std::move(task.outputs));
         mutex_.lock();
       } else {
         state_.ran(1, actions);
@@ -487,6 +505,7 @@ void Pass::drain() {
 
 absl::Status Pass::keep(LocalExecutor::Task& task) {
   if (task.kept.empty()) return absl::OkStatus();
+  GRADWIRE_RETURN_IF_ERROR(check_joined(task));
   try {
     MutexLock lock(context_->mutex);
     for (auto& [tensor, gradient] : task.kept) {
@@ -497,6 +516,34 @@ absl::Status Pass::keep(LocalExecutor::Task& task) {
   }
   task.kept.clear();
   return absl::OkStatus();
+}
+
+absl::Status Pass::check_joined(const LocalExecutor::Task& task) {
+  // With inputs only what was asked for is kept.
+  if (header_.inputs_only()) return absl::OkStatus();
+  for (const auto& [tensor, gradient] : task.kept) {
+    const std::string* sender = unjoined_sender(tensor);
+    if (sender == nullptr || is_apart(tensor)) continue;
+    const bool first = context_->unjoined_gradients->fetch_add(1, std::memory_order_relaxed) == 0;
+    if (!first && !header_.require_joined()) continue;
+    const std::string what = absl::StrCat("backward in the autograd context ", rpc::to_string(context_->id),
+                                          ": got a gradient for a tensor of shape ", c10::str(tensor.sizes()),
+                                          " that worker \"", *sender,
+                                          "\" sent outside every context, expected one that a call in this "
+                                          "context brought; the gradient stays here and "
+                                          "does not reach the worker: open the Context before the call whose "
+                                          "result this is, or use tensor.detach() if "
+                                          "the gradient is wanted here");
+    if (header_.require_joined()) return absl::FailedPreconditionError(what);
+    log(LogLevel::kWarning, what,
+        " (reported once for each agent; BackwardOptions::require_joined makes this an error)");
+  }
+  return absl::OkStatus();
+}
+
+bool Pass::is_apart(const at::Tensor& tensor) {
+  MutexLock lock(context_->mutex);
+  return apart_.contains(tensor);
 }
 
 void Pass::keep_apart(const std::vector<at::Tensor>& tensors) {

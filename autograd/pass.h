@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -40,6 +41,8 @@ class Pass : public std::enable_shared_from_this<Pass> {
   const rpc::Id& id() const { return id_; }
   const proto::Pass& header() const { return header_; }
   const rpc::Id& context() const { return context_->id; }
+  // This worker's part is over.
+  bool ended() const { return part_ended_.load(std::memory_order_acquire); }
 
   // ---- What other workers say (autograd.proto).
 
@@ -117,8 +120,10 @@ class Pass : public std::enable_shared_from_this<Pass> {
   // Runs nodes until none is ready; returns at once when another thread does.
   void drain();
   absl::Status keep(LocalExecutor::Task& task);
-  void ship(const RecvNode& node, torch::autograd::variable_list gradients,
-            const std::vector<uint64_t>& places);
+  // Notices gradients of tensors that arrived outside every context. FailedPrecondition where the root wants none.
+  absl::Status check_joined(const LocalExecutor::Task& task);
+  bool is_apart(const at::Tensor& tensor);
+  void ship(const RecvNode& node, torch::autograd::variable_list gradients);
   void send_finish(uint64_t incarnation);
   void send_abort(uint64_t incarnation, const absl::Status& reason);
   void on_answer(const absl::StatusOr<proto::PassAnswer>& answer,
@@ -134,6 +139,8 @@ class Pass : public std::enable_shared_from_this<Pass> {
   const std::weak_ptr<rpc::Agent> agent_;
   const rpc::Worker self_;
   const std::shared_ptr<ContextState> context_;
+  // What nodes, and the sums of a pass that is recorded, run in.
+  const std::shared_ptr<const ActiveContext> active_;
   // Const once a message has been sent or has come.
   proto::Pass header_;
   const rpc::Id id_;
@@ -155,6 +162,7 @@ class Pass : public std::enable_shared_from_this<Pass> {
   std::vector<Run> handed_over_ ABSL_GUARDED_BY(mutex_);
   std::optional<Promise<void>> news_ ABSL_GUARDED_BY(mutex_);
 
+  std::atomic<bool> part_ended_{false};
   const Promise<void> wave_over_;
   const Promise<void> completion_;
 };

@@ -82,8 +82,20 @@ class PassAbort : public testing::Test {
     for (std::size_t rank : ranks) {
       const absl::Time deadline = absl::Now() + absl::Seconds(30);
       while (absl::Now() < deadline && statistics(*group_[rank]).contexts > 0) std::this_thread::yield();
-      EXPECT_EQ(statistics(*group_[rank]).contexts, 0u) << rank;
+      const AutogradStatistics left = statistics(*group_[rank]);
+      EXPECT_EQ(left.contexts, 0u) << rank;
+      EXPECT_EQ(left.passes, 0u) << rank;
+      // A worker that others brought into contexts remembers those, within its limit.
+      EXPECT_LE(left.released_contexts, 4u) << rank;
+      EXPECT_LE(left.context_origins, group_.size()) << rank;
     }
+  }
+  void expect_next_context_works() {
+    Context context(group_[0]);
+    EXPECT_EQ(current_context_id(), context.id());
+    Tensor x = at::ones({2}).set_requires_grad(true);
+    backward(context, {group_[0]->rpc_sync<&twice>("worker1", x).sum()});
+    EXPECT_TRUE(at::equal(get_gradients(context).at(x), at::full({2}, 2.0)));
   }
   rpc::testing::Group group_;
 };
@@ -119,6 +131,47 @@ TEST_F(PassAbort, ReleasingTheContextEndsItsPassEverywhere) {
   EXPECT_EQ(status.code(), absl::StatusCode::kAborted) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr("released"));
   halt().let_go.set_value();
+  expect_nothing_left({0, 1, 2});
+}
+
+// The pass's frames have the context in their slots when the hook destroys it, and put it back when they end.
+TEST_F(PassAbort, ContextDestroyedInAHookOfItsOwnBackwardIsNotCurrentAfterwards) {
+  rpc::AgentGuard guard(group_[0]);
+  auto context = std::make_unique<Context>(group_[0]);
+  const rpc::Id id = context->full_id();
+  Tensor x = at::ones({2}).set_requires_grad(true);
+  Tensor y = group_[0]->rpc_sync<&twice>("worker1", x);
+  Tensor z = y * 2;
+  z.register_hook([&context](const Tensor&) { context.reset(); });
+  const absl::Status status = error_of([&] { backward(id, {z.sum()}); });
+  EXPECT_EQ(status.code(), absl::StatusCode::kAborted) << status;
+  EXPECT_EQ(current_context_id(), std::nullopt);
+  expect_next_context_works();
+  expect_nothing_left({0, 1, 2});
+}
+
+TEST_F(PassAbort, ContextDestroyedByAnotherThreadIsNotCurrentWhereItWasOpened) {
+  rpc::AgentGuard guard(group_[0]);
+  auto context = std::make_unique<Context>(group_[0]);
+  std::thread([&context] { context.reset(); }).join();
+  EXPECT_EQ(current_context_id(), std::nullopt);
+  expect_next_context_works();
+  expect_nothing_left({0, 1, 2});
+}
+
+TEST_F(PassAbort, ContextThatAnExceptionUnwindsInItsOwnBackwardIsNotCurrentAfterwards) {
+  rpc::AgentGuard guard(group_[0]);
+  auto context = std::make_unique<Context>(group_[0]);
+  const rpc::Id id = context->full_id();
+  Tensor x = at::ones({2}).set_requires_grad(true);
+  Tensor z = group_[0]->rpc_sync<&twice>("worker1", x) * 2;
+  z.register_hook([&context](const Tensor&) {
+    const std::unique_ptr<Context> unwound = std::move(context);
+    throw std::runtime_error("this hook has had enough");
+  });
+  EXPECT_FALSE(error_of([&] { backward(id, {z.sum()}); }).ok());
+  EXPECT_EQ(current_context_id(), std::nullopt);
+  expect_next_context_works();
   expect_nothing_left({0, 1, 2});
 }
 
@@ -179,6 +232,69 @@ TEST_F(PassAbort, HandlerThatFailsInTheForwardLeavesTheContextUsable) {
   EXPECT_EQ(error_of([&] { group_[0]->rpc_sync<&refuse>("worker1", y); }).code(), absl::StatusCode::kUnknown);
   backward(context, {group_[0]->rpc_sync<&twice>("worker2", y).sum()});
   EXPECT_TRUE(at::equal(get_gradients(context).at(x), at::full({2}, 4.0)));
+}
+
+// Worker 2 takes no part in the context, and says all that it can say of its end.
+TEST_F(PassAbort, StrangerCannotEndAnothersContext) {
+  rpc::AgentGuard guard(group_[0]);
+  const auto end = [this](std::size_t at, const rpc::Id& context, uint64_t low) {
+    proto::Cleanup cleanup;
+    rpc::to_proto(context, *cleanup.mutable_context());
+    cleanup.set_low(low);
+    return group_[2]
+        ->call_service(group_[at]->self(), kCleanupService, cleanup.SerializeAsString(), nullptr,
+                       {.deadline = absl::Now() + absl::Seconds(60)})
+        .result()
+        .status();
+  };
+  {
+    Context context;
+    const rpc::Id id = context.full_id();
+    // Before the context's first message, with a watermark above it, and of contexts that are yet to come.
+    EXPECT_TRUE(end(1, id, ~uint64_t{0}).ok());
+    EXPECT_TRUE(end(1, {id.origin, id.counter + 1000}, ~uint64_t{0}).ok());
+    Tensor x = at::ones({2}).set_requires_grad(true);
+    Tensor y = group_[0]->rpc_sync<&twice>("worker1", x);
+    EXPECT_EQ(end(1, id, ~uint64_t{0}).code(), absl::StatusCode::kPermissionDenied);
+    EXPECT_EQ(end(0, id, ~uint64_t{0}).code(), absl::StatusCode::kPermissionDenied);
+    EXPECT_EQ(statistics(*group_[0]).refused_cleanups, 1u);
+    EXPECT_EQ(statistics(*group_[1]).refused_cleanups, 1u);
+    y = group_[0]->rpc_sync<&twice>("worker1", y);
+    backward(context, {y.sum()});
+    EXPECT_TRUE(at::equal(get_gradients(context).at(x), at::full({2}, 4.0)));
+  }
+  // Of origins that nobody knows nothing is kept.
+  for (uint64_t origin = 1; origin <= 100; ++origin) EXPECT_TRUE(end(1, {origin, 1}, 5).ok());
+  EXPECT_LE(statistics(*group_[1]).context_origins, 3u);
+  expect_nothing_left({0, 1, 2});
+}
+
+TEST_F(PassAbort, ForgedPassesOfALiveContextAreBounded) {
+  rpc::AgentGuard guard(group_[0]);
+  {
+    Context context;
+    Tensor x = at::ones({2}).set_requires_grad(true);
+    Tensor y = group_[0]->rpc_sync<&twice>("worker1", x).sum();
+    for (uint64_t counter = 1; counter <= 1000; ++counter) {
+      proto::Mark mark;
+      rpc::to_proto(context.full_id(), *mark.mutable_pass()->mutable_context());
+      rpc::to_proto(rpc::Id{group_[2]->self().incarnation, (uint64_t{1} << 40) + counter},
+                    *mark.mutable_pass()->mutable_pass());
+      mark.set_number(1);
+      // A message that was never sent: the pass fails, and is remembered.
+      mark.add_marked()->set_message(1'000'000);
+      group_[2]
+          ->call_service(group_[1]->self(), kMarkService, mark.SerializeAsString(), nullptr,
+                         {.deadline = absl::Now() + absl::Seconds(60)})
+          .result()
+          .IgnoreError();
+    }
+    EXPECT_GE(statistics(*group_[1]).passes, 10u);
+    EXPECT_LE(statistics(*group_[1]).passes, 256u);
+    backward(context, {y});
+    EXPECT_TRUE(at::equal(get_gradients(context).at(x), at::full({2}, 2.0)));
+  }
+  expect_nothing_left({0, 1, 2});
 }
 
 TEST_F(PassAbort, MessageOfAReleasedContextIsDroppedAndCounted) {

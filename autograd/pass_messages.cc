@@ -122,8 +122,7 @@ void Pass::on_answer(const absl::StatusOr<proto::PassAnswer>& answer,
   perform(std::move(actions), /*on_executor=*/false);
 }
 
-void Pass::ship(const RecvNode& node, torch::autograd::variable_list gradients,
-                const std::vector<uint64_t>& places) {
+void Pass::ship(const RecvNode& node, torch::autograd::variable_list gradients) {
   std::shared_ptr<rpc::Agent> agent = agent_.lock();
   if (agent == nullptr) return abort(agent_gone());
   proto::Run run;
@@ -137,7 +136,6 @@ void Pass::ship(const RecvNode& node, torch::autograd::variable_list gradients,
     tensors->add(std::move(gradients[i]), /*give_away=*/true);
   }
   run.set_defined(std::move(defined));
-  run.mutable_places()->Add(places.begin(), places.end());
   if (header_.create_graph()) {
     plant_send(*context_, self_.incarnation, node.sender().incarnation, tensors->tensors,
                *run.mutable_graph());
@@ -202,7 +200,7 @@ void Pass::perform(PassState::Actions actions, bool on_executor) {
   std::shared_ptr<LocalExecutor> graph;
   {
     MutexLock lock(mutex_);
-    auto owe = [&](uint64_t number, rpc::ServiceReply answer) {
+    auto owe = [&](uint64_t number, rpc::ServiceReply answer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
       auto found = replies_.find(number);
       if (found == replies_.end()) return;
       replies.emplace_back(std::move(found->second), std::move(answer));
@@ -225,6 +223,7 @@ void Pass::perform(PassState::Actions actions, bool on_executor) {
   // With the graph go objects of the user's: not under the lock.
   graph.reset();
   // Before anybody hears of the end, so that whoever does finds everything in its place.
+  if (actions.ended) part_ended_.store(true, std::memory_order_release);
   if (actions.ended) ended_(actions.status);
   for (auto& [reply, answer] : replies) reply(std::move(answer));
   for (uint64_t worker : actions.abort) send_abort(worker, actions.status);

@@ -435,6 +435,26 @@ TEST(PassState, MarkThatWasAnsweredIsAnsweredAgain) {
   EXPECT_EQ(again.mark_answers[0].reply, 11u);
 }
 
+// The root of a fast pass knows only whom it has asked, and may never ask this worker.
+TEST(PassState, FailureInTheFastModeIsToldToTheRoot) {
+  for (const bool fast : {true, false}) {
+    PassState state({.self = 2, .root = 1, .fast = fast});
+    state.counted(1);
+    state.shipping(3);
+    PassState::Actions actions;
+    state.fail(absl::UnknownError("a node failed"), actions);
+    const std::vector<uint64_t> smart{3}, with_root{3, 1};
+    EXPECT_EQ(actions.abort, fast ? with_root : smart);
+    EXPECT_EQ(actions.status.message(), "a node failed");
+  }
+  // The root itself tells those that it has reached.
+  PassState root({.self = 1, .root = 1, .fast = true});
+  root.shipping(3);
+  PassState::Actions actions;
+  root.fail(absl::UnknownError("a node failed"), actions);
+  EXPECT_EQ(actions.abort, std::vector<uint64_t>{3});
+}
+
 TEST(PassState, FirstErrorWinsAndLaterMessagesGetIt) {
   PassState state({.self = 2, .root = 1});
   PassState::Actions actions;

@@ -7,7 +7,19 @@ namespace gradwire::autograd {
 
 AutogradStatistics statistics(const rpc::Agent& agent) {
   Contexts& contexts = value_or_throw(Engine::of(agent))->contexts();
-  return {contexts.size(), contexts.cleanups_under_way(), contexts.late_messages()};
+  AutogradStatistics statistics;
+  statistics.contexts = contexts.size();
+  statistics.cleanups_under_way = contexts.cleanups_under_way();
+  statistics.late_messages = contexts.late_messages();
+  statistics.released_contexts = contexts.remembered();
+  statistics.context_origins = contexts.origins();
+  for (const auto& context : contexts.all()) {
+    MutexLock lock(context->mutex);
+    statistics.passes += context->passes.size();
+  }
+  statistics.refused_cleanups = contexts.refused_cleanups();
+  statistics.unjoined_gradients = contexts.unjoined_gradients();
+  return statistics;
 }
 
 }  // namespace gradwire::autograd

@@ -15,6 +15,17 @@ struct AutogradStatistics {
   std::size_t cleanups_under_way = 0;
   // Messages of contexts that had been released when they came; they were dropped. Since the agent started.
   uint64_t late_messages = 0;
+  // What is kept of released contexts, so that late messages do not make them again, and of how many origins. Both are
+  // bounded (context_table.h).
+  std::size_t released_contexts = 0;
+  std::size_t context_origins = 0;
+  // Passes that live contexts remember, ended ones too; bounded for each context.
+  std::size_t passes = 0;
+  // Ends of contexts that workers claimed which take no part in them. Since the agent started.
+  uint64_t refused_cleanups = 0;
+  // Gradients that ended here at a tensor which an answer had brought outside every context, and so did not
+  // reach what it was computed from. Since the agent started.
+  uint64_t unjoined_gradients = 0;
 };
 
 // Throws Error, FailedPrecondition, for an agent that started before //autograd was loaded.

@@ -50,6 +50,7 @@ class StepGate {
   bool give_up(uint64_t ticket, Tickets& passed);
 
   std::size_t forwarding() const { return forwarding_.size(); }
+  const absl::flat_hash_set<rpc::Id>& forwarding_contexts() const { return forwarding_; }
   std::size_t waiting() const { return queue_.size(); }
 
  private:

@@ -238,7 +238,6 @@ void run_pass(int64_t session, int64_t context, int64_t which, const Tensors& re
   BackwardOptions options;
   options.retain_graph = pass.retain_graph;
   options.mode = run->options.mode;
-  options.sum_in_edge_order = run->options.sum_in_edge_order;
   options.grad_roots = root_gradients(run->site, pass, roots);
   for (int leaf : pass.inputs) options.inputs.push_back(run->site.leaves.at(leaf));
   options.timeout = absl::Seconds(60);

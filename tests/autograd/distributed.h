@@ -9,7 +9,6 @@ namespace programs {
 
 struct RunOptions {
   gradwire::autograd::Mode mode = gradwire::autograd::Mode::kSmart;
-  bool sum_in_edge_order = false;
 };
 
 // Runs the program over the first program.agents workers of the group and reads the gradients on each of

@@ -54,7 +54,6 @@ class Generator {
  private:
   bool exact() const { return program_.family == Family::kExact; }
   bool plain() const { return program_.family == Family::kRealPlain; }
-  int max_uses() const { return plain() ? 2 : 1000; }
 
   // ---- Values.
   int add_value(Draft& d, Type type, double bound, int group = -1, bool writable = true);
@@ -114,7 +113,6 @@ class Generator {
   bool tidy_;
   bool float32_;
   double limit_;
-  std::vector<int> leaf_uses_;
 };
 
 }  // namespace programs

@@ -38,7 +38,7 @@ int Generator::add_value(Draft& d, Type type, double bound, int group, bool writ
 int Generator::pick(Draft& d, const std::function<bool(const Type&, int)>& fits) {
   std::vector<int> list;
   for (int i = 0; i < static_cast<int>(d.infos.size()); ++i) {
-    if (d.infos[i].available && !d.type(i).undefined && d.infos[i].uses < max_uses() && fits(d.type(i), i)) {
+    if (d.infos[i].available && !d.type(i).undefined && fits(d.type(i), i)) {
       list.push_back(i);
     }
   }
@@ -51,10 +51,7 @@ int Generator::pick_float(Draft& d) {
 }
 
 int Generator::pick_like(Draft& d, int other, const std::function<bool(const Type&)>& fits) {
-  return pick(d, [&](const Type& type, int value) {
-    return type.dtype == d.type(other).dtype && fits(type) &&
-           (value != other || d.infos[other].uses + 1 < max_uses());
-  });
+  return pick(d, [&](const Type& type, int) { return type.dtype == d.type(other).dtype && fits(type); });
 }
 
 Operation& Generator::emit(Draft& d, Operation operation) {
@@ -94,7 +91,7 @@ std::vector<int64_t> Generator::some_shape() {
 bool Generator::leaf(Draft& d) {
   std::vector<int> here;
   for (int i = 0; i < static_cast<int>(program_.leaves.size()); ++i) {
-    if (program_.leaves[i].agent == d.block.agent && leaf_uses_[i] < max_uses()) here.push_back(i);
+    if (program_.leaves[i].agent == d.block.agent) here.push_back(i);
   }
   int which;
   if (here.empty() || (program_.leaves.size() < kMaxLeaves && random_.percent(50))) {
@@ -114,16 +111,12 @@ bool Generator::leaf(Draft& d) {
     leaf.hook = leaf.type.requires_grad && random_.percent(10);
     which = static_cast<int>(program_.leaves.size());
     program_.leaves.push_back(std::move(leaf));
-    leaf_uses_.push_back(0);
   } else {
     which = random_.of(here);
   }
-  ++leaf_uses_[which];
   const int out = add_value(d, program_.leaves[which].type, exact() ? 3 : 1, -1, /*writable=*/false);
   d.group(out).frozen = true;
   d.infos[out].plain = program_.leaves[which].type.requires_grad;
-  // A value of a leaf may be used once where leaves' uses are counted.
-  if (plain()) d.infos[out].uses = 1;
   emit(d, {.kind = Kind::kLeaf, .outputs = {out}, .numbers = {which}});
   return true;
 }
@@ -140,7 +133,6 @@ bool Generator::leaf_pair(Draft& d) {
              .outputs = {pair.back()},
              .numbers = {static_cast<int64_t>(program_.leaves.size())}});
     program_.leaves.push_back({.agent = d.block.agent, .type = type, .seed = random_.next() | 1});
-    leaf_uses_.push_back(1);
   }
   compute(d, Kind::kAdd, pair, {}, type, 6);
   return true;

@@ -142,7 +142,7 @@ enum class Family {
   kExact,
   // Real numbers in float32.
   kReal,
-  // The same, with nothing whose bits depend on how a tensor lies in memory, and few uses of each value.
+  // The same, with nothing whose bits depend on how a tensor lies in memory.
   kRealPlain,
 };
 

@@ -24,7 +24,7 @@ constexpr int kFailures = 3;
 // Tries the seeds 1..count, some of them at a time.
 void for_seeds(Family family, uint64_t count, const std::function<Trial(uint64_t)>& run) {
   std::atomic<uint64_t> next{1};
-  std::atomic<int> failures{0}, fast{0}, same_bits{0};
+  std::atomic<int> failures{0}, fast{0};
   const absl::Time begun = absl::Now();
   std::vector<std::thread> threads;
   for (int t = 0; t < 3; ++t) {
@@ -33,7 +33,6 @@ void for_seeds(Family family, uint64_t count, const std::function<Trial(uint64_t
         try {
           const Trial trial = run(seed);
           fast += trial.fast;
-          same_bits += trial.same_bits_as_libtorch;
           if (trial.failure.empty()) continue;
           ADD_FAILURE() << trial.failure;
         } catch (const std::exception& error) {
@@ -45,13 +44,10 @@ void for_seeds(Family family, uint64_t count, const std::function<Trial(uint64_t
   }
   for (std::thread& thread : threads) thread.join();
   std::cout << count << " programs of the family " << name(family) << " in " << absl::Now() - begun << ": "
-            << fast << " in the fast mode too, " << same_bits << " with libtorch's bits\n";
+            << fast << " in the fast mode too\n";
   if (failures > 0) return;
   if (family == Family::kExact) {
     EXPECT_GE(fast, static_cast<int>(count) / 4);
-  }
-  if (family == Family::kRealPlain) {
-    EXPECT_GE(same_bits, static_cast<int>(count) / 4);
   }
 }
 
@@ -61,7 +57,7 @@ TEST(RandomPrograms, GradientsAreThoseOfOneProcess) {
   group.expect_empty();
 }
 
-void expect_the_same_bits(Family family) {
+void expect_the_bits_of_one_process(Family family) {
   Group wide(4), narrow(4, {.num_worker_threads = 1});
   for_seeds(family, kRealPrograms, [&](uint64_t seed) {
     return try_real({&wide, &narrow}, 2, seed, {.family = family});
@@ -70,10 +66,10 @@ void expect_the_same_bits(Family family) {
   narrow.expect_empty();
 }
 
-TEST(RandomPrograms, SummedInEdgeOrderTheBitsAreTheSameInEveryRun) { expect_the_same_bits(Family::kReal); }
+TEST(RandomPrograms, BitsAreThoseOfOneProcess) { expect_the_bits_of_one_process(Family::kReal); }
 
-TEST(RandomPrograms, WithTwoContributionsTheBitsAreThoseOfOneProcess) {
-  expect_the_same_bits(Family::kRealPlain);
+TEST(RandomPrograms, BitsOfElementwiseProgramsAreThoseOfOneProcess) {
+  expect_the_bits_of_one_process(Family::kRealPlain);
 }
 
 // What the programs are said to be like, they are.

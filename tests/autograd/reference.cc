@@ -2,13 +2,9 @@
 
 #include <ATen/Functions.h>
 #include <torch/csrc/autograd/autograd.h>
-#include <torch/csrc/autograd/function.h>
-#include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
-#include <map>
 #include <memory>
-#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -28,30 +24,11 @@ struct Results {
   std::vector<Held> refs;
 };
 
-// The most gradients that are added up for one input of a node.
-int contributions(const std::vector<at::Tensor>& roots) {
-  using torch::autograd::Edge;
-  using torch::autograd::Node;
-  std::map<std::pair<const Node*, uint32_t>, int> counts;
-  std::set<const Node*> seen;
-  std::vector<const Node*> unwalked;
-  const auto count = [&](const Edge& edge) {
-    if (!edge.is_valid()) return;
-    ++counts[{edge.function.get(), edge.input_nr}];
-    if (seen.insert(edge.function.get()).second) unwalked.push_back(edge.function.get());
-  };
-  // The nodes of leaves live as long as somebody holds them.
-  std::vector<Edge> edges;
-  for (const at::Tensor& root : roots) edges.push_back(torch::autograd::impl::gradient_edge(root));
-  for (const Edge& edge : edges) count(edge);
-  while (!unwalked.empty()) {
-    const Node* node = unwalked.back();
-    unwalked.pop_back();
-    for (const Edge& edge : node->next_edges()) count(edge);
-  }
-  int most = 0;
-  for (const auto& [input, number] : counts) most = std::max(most, number);
-  return most;
+// As a message lays it out: as it lies, if that is without gaps and overlap.
+at::Tensor received(const at::Tensor& tensor) {
+  // Sparse tensors refuse to be asked for a memory format.
+  if (tensor.layout() != at::kStrided || tensor.is_non_overlapping_and_dense()) return tensor.clone();
+  return tensor.clone(at::MemoryFormat::Contiguous);
 }
 
 class Run {
@@ -110,7 +87,6 @@ class Run {
     for (const Root& root : pass.roots) roots.push_back(results.at(root.result));
     if (program_.backward_agent != program_.blocks[0].agent) roots = sent(roots);
     for (const auto& message : messages_) std::fill(message->begin(), message->end(), false);
-    if (traits != nullptr) traits->contributions = std::max(traits->contributions, contributions(roots));
     std::vector<at::Tensor> inputs;
     for (int leaf : pass.inputs) inputs.push_back(site_.leaves[leaf]);
     torch::autograd::backward(roots, root_gradients(site_, pass, roots), pass.retain_graph, pass.create_graph,
@@ -134,16 +110,19 @@ class Run {
   const Site& site() const { return site_; }
 
  private:
-  // What arrives of a message; remembers to look whether gradients come back.
+  // What arrives of a message; remembers to look whether gradients come back. A clone has one node for each tensor.
   std::vector<at::Tensor> sent(const std::vector<at::Tensor>& tensors) {
     std::vector<at::Tensor> arrived;
     auto message = std::make_shared<std::vector<bool>>();
     for (const at::Tensor& tensor : tensors) {
-      arrived.push_back(tensor.defined() ? tensor.clone() : at::Tensor());
+      arrived.push_back(tensor.defined() ? received(tensor) : at::Tensor());
       if (!tensor.defined() || !tensor.requires_grad()) continue;
       const std::size_t index = message->size();
       message->push_back(false);
-      arrived.back().register_hook([message, index](const at::Tensor&) { (*message)[index] = true; });
+      arrived.back().register_hook([message, index](const at::Tensor& gradient) {
+        (*message)[index] = true;
+        return gradient.defined() ? received(gradient) : gradient;
+      });
     }
     if (!message->empty()) messages_.push_back(std::move(message));
     return arrived;

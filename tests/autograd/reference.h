@@ -28,8 +28,6 @@ struct Traits {
   bool messages_used = true;
   // The same for all tensors of every message.
   bool tensors_used = true;
-  // Of one gradient, the largest number in a pass.
-  int contributions = 0;
 };
 
 // Runs the program in this process with libtorch's own engine: a message is a clone().

@@ -73,23 +73,13 @@ Trial try_real(const std::vector<const Group*>& groups, int repetitions, uint64_
   const Program program = make_program(seed, options);
   Trial trial;
   const auto wrong = [&](const Program& program) -> std::string {
-    Traits traits;
-    Outcome expected = run_here(program, &traits);
+    const Outcome expected = run_here(program);
     if (!expected.error.empty()) return expected.error;
-    const bool same_as_here = program.family == Family::kRealPlain && traits.contributions <= 2;
-    trial.same_bits_as_libtorch |= same_as_here;
-    bool first = true;
     for (int i = 0; i < repetitions; ++i) {
       for (const Group* group : groups) {
-        const Outcome got = run_distributed(*group, program, {.sum_in_edge_order = true});
-        const bool bits = !first || same_as_here;
-        if (!bits) {
-          expected = got;
-          if (!got.error.empty()) return got.error;
-        }
-        first = false;
-        const std::string found = difference(program, expected, got, bits, hooks_of(program));
-        if (!found.empty()) return absl::StrCat(same_as_here ? "" : "another run had other bits: ", found);
+        const Outcome got = run_distributed(*group, program);
+        const std::string found = difference(program, expected, got, /*bits=*/true, hooks_of(program));
+        if (!found.empty()) return found;
       }
     }
     return "";
