@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "base/crash_handler.h"
 #include "base/error.h"
 #include "store/process_place.h"
 #include "tools/launch/error_file.h"
@@ -98,12 +99,15 @@ void read_without_launcher(Reader& reader, LaunchInfo& info) {
   info.run_id = environment_variable("SLURM_JOB_ID").value_or("");
 }
 
+// Only the launcher and torchrun say more than torch's env:// wants: RANK, WORLD_SIZE and where the store is.
 void read_from_launcher(Reader& reader, LaunchInfo& info) {
-  info.group_rank = reader.number("GROUP_RANK", 0);
+  info.group_rank = environment_variable("GROUP_RANK") ? reader.number("GROUP_RANK", 0) : -1;
   info.group_world_size = reader.number_if_set("GROUP_WORLD_SIZE", 0);
-  info.role = reader.text("ROLE_NAME");
-  info.role_rank = reader.number("ROLE_RANK", 0);
+  info.role = environment_variable("ROLE_NAME").value_or("default");
+  const bool has_role_rank = environment_variable("ROLE_RANK").has_value();
+  info.role_rank = has_role_rank ? reader.number("ROLE_RANK", 0) : info.rank;
   info.role_world_size = reader.number_if_set("ROLE_WORLD_SIZE", 0);
+  if (!has_role_rank && info.role_world_size == 0) info.role_world_size = info.world_size;
   info.master_addr = reader.text("MASTER_ADDR");
   info.master_port = reader.number("MASTER_PORT", 1, 65535);
   info.run_id = environment_variable("TORCHELASTIC_RUN_ID").value_or("");
@@ -126,20 +130,23 @@ std::string LaunchInfo::device() const {
 
 LaunchInfo LaunchInfo::from_env() {
   tools::record_uncaught_exceptions();
+  install_crash_handler();
   const store::PlaceVariables place = store::place_variables();
   Reader reader;
   LaunchInfo info;
   info.rank = reader.number(place.rank, 0);
   info.world_size = reader.number(place.world_size, 1);
-  info.local_rank = reader.number(place.local_rank, 0);
-  if (place.local_world_size != nullptr) info.local_world_size = reader.number(place.local_world_size, 1);
+  info.local_rank = reader.number_if_set(place.local_rank, 0);
+  const bool has_local_size =
+      place.local_world_size != nullptr && environment_variable(place.local_world_size).has_value();
+  if (has_local_size) info.local_world_size = reader.number(place.local_world_size, 1);
   if (place.from_launcher) {
     read_from_launcher(reader, info);
   } else {
     read_without_launcher(reader, info);
   }
   reader.require_below(place.rank, info.rank, place.world_size, info.world_size);
-  if (place.local_world_size != nullptr) {
+  if (has_local_size) {
     reader.require_below(place.local_rank, info.local_rank, place.local_world_size, info.local_world_size);
   }
   reader.throw_if_wrong();

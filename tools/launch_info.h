@@ -12,7 +12,7 @@ namespace gradwire {
 struct LaunchInfo {
   int rank = 0;  // 0..world_size-1 in the whole job
   int world_size = 0;
-  int local_rank = 0;  // 0..local_world_size-1 on this node
+  int local_rank = 0;  // 0..local_world_size-1 on this node; 0 where nobody says it
   int local_world_size = 0;
   int group_rank = 0;  // the node's rank
   int group_world_size = 0;
@@ -40,20 +40,20 @@ struct LaunchInfo {
   // workers on this node than GPUs, with both numbers.
   std::string device() const;
 
-  // Reads RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK, ROLE_NAME, ROLE_RANK, MASTER_ADDR and
-  // MASTER_PORT, which all have to be there, and GROUP_WORLD_SIZE, ROLE_WORLD_SIZE, TORCHELASTIC_RUN_ID,
-  // TORCHELASTIC_RESTART_COUNT, TORCHELASTIC_MAX_RESTARTS and GRADWIRE_ROUND, which are empty or 0 where they
-  // are not.
+  // Reads RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, which all have to be there, as for torch's env://; and
+  // LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK, GROUP_WORLD_SIZE, ROLE_NAME, ROLE_RANK, ROLE_WORLD_SIZE,
+  // TORCHELASTIC_RUN_ID, TORCHELASTIC_RESTART_COUNT, TORCHELASTIC_MAX_RESTARTS and GRADWIRE_ROUND, which the launcher
+  // sets. Where these are not there, all workers have one role, ROLE_NAME or "default", group_rank is -1, and the rest
+  // is 0 or empty.
   //
-  // Without RANK and WORLD_SIZE: what mpirun (OMPI_COMM_WORLD_..., PMI_...) or, inside a step, srun
-  // (SLURM_...) say. Then all workers have one role, ROLE_NAME or "default", and what these do not say is -1
-  // (group_rank), 0 or empty.
+  // Without RANK and WORLD_SIZE: what mpirun (OMPI_COMM_WORLD_..., PMI_...) or, inside a step, srun (SLURM_...) say,
+  // with or without MASTER_ADDR and MASTER_PORT.
   //
   // Throws Error: FailedPrecondition names all that are missing (the program was not started by
   // the launcher), InvalidArgument the first that is not a number or out of range.
   //
-  // From the first call on, an exception that nobody catches is left for the launcher, which shows it when
-  // the job has failed: see record_error().
+  // From the first call on, an exception that nobody catches and a crash (base/crash_handler.h) are left for the
+  // launcher, which shows them when the job has failed: see record_error().
   static LaunchInfo from_env();
 };
 

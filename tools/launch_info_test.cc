@@ -42,6 +42,8 @@ class LaunchInfoFromEnv : public testing::Test {
                                            "TORCHELASTIC_MAX_RESTARTS",
                                            "TORCHELASTIC_ERROR_FILE",
                                            "GRADWIRE_ROUND",
+                                           "PMI_RANK",
+                                           "PMI_SIZE",
                                            "OMPI_COMM_WORLD_RANK",
                                            "OMPI_COMM_WORLD_SIZE",
                                            "OMPI_COMM_WORLD_LOCAL_RANK",
@@ -203,8 +205,40 @@ TEST_F(LaunchInfoFromEnv, CaughtErrorIsRecordedWhereTheProgramSaysSo) {
   record_error(std::runtime_error("unseen"));
 }
 
+TEST_F(LaunchInfoFromEnv, RankWorldSizeAndStoreAreEnough) {
+  set_only({{"RANK", "2"}, {"WORLD_SIZE", "3"}, {"MASTER_ADDR", "host"}, {"MASTER_PORT", "29500"}});
+  LaunchInfo info = LaunchInfo::from_env();
+  EXPECT_EQ(info.rank, 2);
+  EXPECT_EQ(info.world_size, 3);
+  EXPECT_EQ(info.local_rank, 0);
+  EXPECT_EQ(info.local_world_size, 0);
+  EXPECT_EQ(info.group_rank, -1);
+  EXPECT_EQ(info.name(), "default2");
+  EXPECT_EQ(info.role_world_size, 3);
+  EXPECT_EQ(info.master_addr, "host");
+  EXPECT_EQ(info.master_port, 29500);
+  // What is there counts.
+  setenv("LOCAL_RANK", "1", 1);
+  setenv("ROLE_NAME", "trainer", 1);
+  info = LaunchInfo::from_env();
+  EXPECT_EQ(info.local_rank, 1);
+  EXPECT_EQ(info.name(), "trainer2");
+  setenv("LOCAL_WORLD_SIZE", "1", 1);
+  EXPECT_EQ(failure().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(LaunchInfoFromEnv, PmiWithoutLocalRanksIsEnough) {
+  set_only({{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}});
+  const LaunchInfo info = LaunchInfo::from_env();
+  EXPECT_EQ(info.rank, 1);
+  EXPECT_EQ(info.world_size, 2);
+  EXPECT_EQ(info.local_rank, 0);
+  EXPECT_EQ(info.name(), "default1");
+}
+
 TEST_F(LaunchInfoFromEnv, EachMissingVariableIsNamed) {
-  for (const auto& [name, value] : kAll) {
+  for (const char* needed : {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}) {
+    const std::string name = needed, value = kAll.at(needed);
     unsetenv(name.c_str());
     const absl::Status status = failure();
     EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << name;

@@ -27,6 +27,13 @@ TEST(LaunchFailures, AnUncaughtErrorIsInTheSummary) {
                        "message   NOT_FOUND: no shard 7 here [worker \"server3\"]"});
 }
 
+TEST(LaunchFailures, WhoLeavesItsGroupWithoutShutdownIsTheFirst) {
+  LaunchProcess launch({"--standalone", "--nproc_per_node=2", "tests/launch/rpc_worker", "leave"});
+  EXPECT_EQ(launch.wait(), 1);
+  expect_said(launch, {"rank      0 (local rank 0, role default)", "ended by  exit code 0",
+                       "message   worker \"default0\" ended without rpc::shutdown()", "\nthen\n", "SIGABRT"});
+}
+
 TEST(LaunchFailures, APythonWorkersErrorFileIsInTheSummary) {
   const std::string script = absl::StrCat(testing::TempDir(), "/fails.py");
   std::ofstream(script) << R"(import json, os, sys, time

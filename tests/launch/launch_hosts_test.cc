@@ -8,6 +8,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/testing/test_needs.h"
 #include "tests/launch/launch_process.h"
 #include "tests/launch/meetings.h"
 #include "tools/bench/split_network.h"
@@ -21,7 +22,7 @@ class LaunchHosts : public testing::Test {
  protected:
   void SetUp() override {
     absl::StatusOr<std::unique_ptr<SplitNetwork>> made = SplitNetwork::make();
-    if (!made.ok()) GTEST_SKIP() << made.status();
+    GRADWIRE_NEEDS("network_namespaces", made.status());
     network_ = *std::move(made);
   }
 

@@ -106,6 +106,68 @@ TEST(LaunchOutput, LastWordsOfAFailingWorkerAreNotLost) {
   EXPECT_EQ(launch.out(), "[default0]:no newline\n");
 }
 
+std::string printed_by(int rank) {
+  std::string text;
+  for (int i = 1; i <= 100; ++i) absl::StrAppend(&text, "rank ", rank, " line ", i, "\n");
+  return text;
+}
+
+// The lines of `text` that contain `part`, one after the other.
+std::string lines_with(const std::string& text, const std::string& part) {
+  std::string found;
+  for (const std::string& line : lines(text)) {
+    if (absl::StrContains(line, part)) absl::StrAppend(&found, line, "\n");
+  }
+  return found;
+}
+
+// Kills worker 0 when all have printed; the launcher ends the others by SIGTERM.
+void print_and_be_killed(LaunchProcess& launch) {
+  for (const std::string& said : launch.events(kWorkers)) {
+    if (said[0] == '0') kill(std::stoi(said.substr(2)), SIGKILL);
+  }
+  EXPECT_EQ(launch.wait(), 128 + SIGKILL) << launch.err();
+}
+
+TEST(LaunchOutput, KilledWorkersLoseNoLineThatTheyPrinted) {
+  const std::string directory = log_dir("killed");
+  LaunchProcess plain({"--standalone", "--nproc_per_node=4", "tests/launch/output_worker"});
+  print_and_be_killed(plain);
+  LaunchProcess teed({"--standalone", "--nproc_per_node=4", "--tee=1", "--run_id=tee",
+                      "--log_dir=" + directory, "tests/launch/output_worker"});
+  print_and_be_killed(teed);
+  LaunchProcess filed({"--standalone", "--nproc_per_node=4", "--redirects=1", "--run_id=file",
+                       "--log_dir=" + directory, "tests/launch/output_worker"});
+  print_and_be_killed(filed);
+  EXPECT_EQ(filed.out(), "");
+  for (int rank = 0; rank < kWorkers; ++rank) {
+    EXPECT_EQ(lines_with(plain.out(), absl::StrCat("rank ", rank, " ")), printed_by(rank));
+    EXPECT_EQ(lines(lines_with(teed.out(), absl::StrCat("[default", rank, "]:rank ", rank, " "))).size(),
+              100u);
+    EXPECT_EQ(file_text(absl::StrCat(directory, "/tee/attempt_0/", rank, "/stdout.log")), printed_by(rank));
+    EXPECT_EQ(file_text(absl::StrCat(directory, "/file/attempt_0/", rank, "/stdout.log")), printed_by(rank));
+  }
+}
+
+TEST(LaunchOutput, StandardOutputIsATerminalUnlessThatIsNotWanted) {
+  constexpr char kScript[] = "[ -t 1 ] && echo terminal $TERM || echo pipe $TERM; [ -t 2 ] && echo terminal";
+  for (const auto& [option, said] : std::map<std::string, std::string>{
+           {"--line_buffered", "terminal dumb\n"}, {"--line_buffered=false", "pipe xterm\n"}}) {
+    LaunchProcess launch(
+        with_script({"--standalone", option, "--redirects=0", "--tee=2", "--log_dir=" + log_dir("terminal")},
+                    absl::StrCat(kScript, "; exit 0")),
+        {{"TERM", "xterm"}});
+    EXPECT_EQ(launch.wait(), 0) << launch.err();
+    EXPECT_EQ(launch.out(), said);
+  }
+}
+
+TEST(LaunchOutput, WhatHasNoNewlineStaysAsItIs) {
+  LaunchProcess launch(with_script({"--standalone"}, "printf 'a\\r\\nb\\tno newline'"));
+  EXPECT_EQ(launch.wait(), 0);
+  EXPECT_EQ(launch.out(), "a\r\nb\tno newline");
+}
+
 TEST(LaunchOutput, ProcessThatLeftItsGroupWithThePipeIsEnded) {
   LaunchProcess launch(
       with_script({"--standalone", "--tee=1", "--log_dir=" + log_dir("held")},

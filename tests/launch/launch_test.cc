@@ -205,6 +205,13 @@ TEST(Launch, HelpGoesToStandardOutput) {
   EXPECT_EQ(launch.err(), "");
 }
 
+TEST(Launch, VersionGoesToStandardOutput) {
+  LaunchProcess launch({"--version"});
+  EXPECT_EQ(launch.wait(), 0);
+  EXPECT_EQ(launch.out(), "gradwire 0.1.0\n");
+  EXPECT_EQ(launch.err(), "");
+}
+
 TEST(Launch, WrongCommandLinesAreOneLineAndTwo) {
   const std::string data = absl::StrCat(testing::TempDir(), "/data");
   std::ofstream file(data);

@@ -14,6 +14,12 @@ bool has_variable(const std::vector<std::string>& environment, const std::string
   return false;
 }
 
+void set_variable(std::vector<std::string>& environment, const std::string& name, const std::string& value) {
+  std::erase_if(environment,
+                [&](const std::string& variable) { return absl::StartsWith(variable, name + "="); });
+  environment.push_back(absl::StrCat(name, "=", value));
+}
+
 std::vector<std::string> worker_environment(const std::vector<std::string>& base, const WorkerPlace& place,
                                             const JobAddress& job, const std::string& error_file) {
   std::map<std::string, std::string> set = {

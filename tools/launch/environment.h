@@ -25,6 +25,9 @@ struct JobAddress {
 std::vector<std::string> worker_environment(const std::vector<std::string>& base, const WorkerPlace& place,
                                             const JobAddress& job, const std::string& error_file = "");
 
+// Sets NAME in `environment`, over what it has.
+void set_variable(std::vector<std::string>& environment, const std::string& name, const std::string& value);
+
 // Whether "NAME=value" is there for this name.
 bool has_variable(const std::vector<std::string>& environment, const std::string& name);
 

@@ -118,6 +118,7 @@ absl::StatusOr<ErrorRecord> read_error_file(const std::string& path) {
           seconds < kFarFuture) {
         record.time = absl::FromUnixSeconds(seconds);
       }
+      record.left_its_group = find_text(inner["extraInfo"], "left_its_group") != nullptr;
     }
   }
   if (message == nullptr) return absl::InvalidArgumentError("the error file has no message");

@@ -1,14 +1,21 @@
 #include "tools/launch/guardian.h"
 
+#include <poll.h>
 #include <signal.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "tools/launch/guardian_process.h"
 
 namespace gradwire::tools {
@@ -20,14 +27,37 @@ absl::Status execute_error(const WorkerStart& start, int error) {
       absl::StrCat(errno_status(absl::StrCat("cannot execute ", start.command.path), error).message(), hint));
 }
 
+// Whether the child ends in time. It stays to be waited for.
+bool ends_within(pid_t child, absl::Duration time) {
+  const absl::Time deadline = absl::Now() + time;
+  const Fd watched(static_cast<int>(syscall(SYS_pidfd_open, child, 0)));
+  while (true) {
+    siginfo_t info{};
+    if (waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOHANG | WNOWAIT) != 0 ||
+        info.si_pid == child)
+      return true;
+    const absl::Duration left = deadline - absl::Now();
+    if (left <= absl::ZeroDuration()) return false;
+    // Without a descriptor it looks now and then.
+    pollfd event{.fd = watched.get(), .events = POLLIN};
+    const absl::Duration at_most = watched.valid() ? left : std::min(left, absl::Milliseconds(10));
+    poll(&event, 1, static_cast<int>(absl::ToInt64Milliseconds(absl::Ceil(at_most, absl::Milliseconds(1)))));
+  }
+}
+
 }  // namespace
 
-absl::StatusOr<Guardian> Guardian::start() {
+absl::StatusOr<Guardian> Guardian::start(absl::Duration patience) {
   int ends[2];
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
     return errno_status("cannot make a socket", errno);
   Fd launchers(ends[0]);
   Fd guardians(ends[1]);
+  const timeval at_most = absl::ToTimeval(patience);
+  if (setsockopt(launchers.get(), SOL_SOCKET, SO_RCVTIMEO, &at_most, sizeof(at_most)) != 0 ||
+      setsockopt(launchers.get(), SOL_SOCKET, SO_SNDTIMEO, &at_most, sizeof(at_most)) != 0) {
+    return errno_status("cannot set the timeout of a socket", errno);
+  }
   const pid_t pid = fork();
   if (pid < 0) return errno_status("cannot start a process", errno);
   if (pid == 0) {
@@ -35,16 +65,20 @@ absl::StatusOr<Guardian> Guardian::start() {
     GuardianProcess(std::move(guardians)).run();
     _exit(0);
   }
-  return Guardian(std::move(launchers), pid);
+  return Guardian(std::move(launchers), pid, patience);
 }
 
 Guardian::Guardian(Guardian&& other) noexcept
-    : socket_(std::move(other.socket_)), pid_(std::exchange(other.pid_, 0)) {}
+    : socket_(std::move(other.socket_)), pid_(std::exchange(other.pid_, 0)), patience_(other.patience_) {}
 
 Guardian::~Guardian() {
   // Whoever else may have the socket by a fork.
   if (socket_.valid()) shutdown(socket_.get(), SHUT_RDWR);
-  while (pid_ > 0 && waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
+  if (pid_ <= 0) return;
+  // A stopped one would not notice.
+  kill(pid_, SIGCONT);
+  if (!ends_within(pid_, patience_)) kill(pid_, SIGKILL);
+  while (waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
   }
 }
 
@@ -84,13 +118,19 @@ bool Guardian::end_rest(int signal) {
 GuardianReply Guardian::ask(GuardianRequest request, const std::string& packed,
                             const std::vector<int>& descriptors, std::vector<Fd>* received) {
   GuardianReply reply;
+  errno = 0;
   if (send_all(socket_.get(), &request, sizeof(request), descriptors) &&
       send_all(socket_.get(), packed.data(), packed.size()) &&
       receive_all(socket_.get(), &reply, sizeof(reply), received)) {
     return reply;
   }
-  constexpr char kLine[] = "launch: the workers' parent process was killed\n";
-  write_all(STDERR_FILENO, kLine, sizeof(kLine) - 1);
+  const bool timed_out = errno == EAGAIN || errno == EWOULDBLOCK;
+  const std::string line =
+      timed_out ? absl::StrCat("launch: the workers' parent process (", pid_, ") has not answered within ",
+                               absl::FormatDuration(patience_), "; it and the workers are killed\n")
+                : "launch: the workers' parent process was killed\n";
+  if (timed_out) kill(pid_, SIGKILL);
+  write_all(STDERR_FILENO, line.data(), line.size());
   raise(SIGKILL);
   // The first process of a container cannot kill itself.
   _exit(128 + SIGKILL);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "tools/launch/fd.h"
 #include "tools/launch/guardian_messages.h"
 #include "tools/launch/worker_process.h"
@@ -19,7 +20,8 @@ namespace gradwire::tools {
 // kill all of that.
 //
 // When it is killed itself the workers die with it, and so does the launcher, by SIGKILL: whoever kills the parent of
-// a worker means the launcher. What workers have started may live on then, and only then.
+// a worker means the launcher. What workers have started may live on then, and only then. One that does not answer, because
+// it was stopped, is killed after `patience`, with the same consequences.
 //
 // Not thread-safe; one per process. Owns the guardian process: the destructor kills what is left below it and waits for
 // its end.
@@ -30,9 +32,12 @@ class Guardian {
     Fd pid_fd;
   };
 
-  // Forks; call it while the process has one thread, since the child runs more than exec. Unavailable if the system
-  // refuses.
-  static absl::StatusOr<Guardian> start();
+  // More than a request takes: the slowest executes a program from a remote file system.
+  static constexpr absl::Duration kPatience = absl::Seconds(60);
+
+  // Forks; call it while the process has one thread, since the child runs more than exec. `patience`, which is positive, is
+  // how long one answer may take, and the guardian's end. Unavailable if the system refuses.
+  static absl::StatusOr<Guardian> start(absl::Duration patience = kPatience);
 
   Guardian(Guardian&& other) noexcept;
   Guardian& operator=(Guardian&&) = delete;
@@ -55,13 +60,15 @@ class Guardian {
   bool end_rest(int signal);
 
  private:
-  Guardian(Fd socket, pid_t pid) : socket_(std::move(socket)), pid_(pid) {}
+  Guardian(Fd socket, pid_t pid, absl::Duration patience)
+      : socket_(std::move(socket)), pid_(pid), patience_(patience) {}
 
   GuardianReply ask(GuardianRequest request, const std::string& packed = "",
                     const std::vector<int>& descriptors = {}, std::vector<Fd>* received = nullptr);
 
   Fd socket_;
   pid_t pid_;
+  const absl::Duration patience_;
 };
 
 }  // namespace gradwire::tools

@@ -208,6 +208,49 @@ TEST_F(Guarding, ProcessesOfOthersLiveOn) {
   EXPECT_EQ(waitpid(stranger, nullptr, 0), stranger);
 }
 
+// Starts a worker and stops the guardian, its parent.
+pid_t start_and_stop(Guardian& guardian, const Pipe& pipe) {
+  WorkerStart start{.command = {.path = "/bin/sh", .argv = {"sh", "-c", "echo $PPID; exec sleep 1000"}},
+                    .environment = {"PATH=/usr/bin:/bin"},
+                    .stdout_fd = pipe.write_end.get()};
+  sigemptyset(&start.signal_mask);
+  absl::StatusOr<Guardian::Started> started = guardian.start_worker(start);
+  EXPECT_TRUE(started.ok()) << started.status();
+  std::string line;
+  for (char byte; read_retrying(pipe.read_end.get(), &byte, 1) == 1 && byte != '\n';) line.push_back(byte);
+  EXPECT_EQ(kill(std::stoi(line), SIGSTOP), 0) << line;
+  return started->pid;
+}
+
+// Whether all that could write to the pipe has ended.
+bool comes_to_its_end(Pipe& pipe) {
+  pipe.write_end.reset();
+  pollfd event{.fd = pipe.read_end.get(), .events = POLLIN};
+  char byte;
+  return poll(&event, 1, kTooLongMilliseconds) == 1 && read_retrying(pipe.read_end.get(), &byte, 1) == 0;
+}
+
+TEST(StoppedGuardian, IsKilledWithWorkersAndLauncherWhenItDoesNotAnswer) {
+  Pipe pipe = *make_pipe();
+  EXPECT_EXIT(
+      {
+        Guardian guardian = *Guardian::start(absl::Milliseconds(300));
+        const pid_t worker = start_and_stop(guardian, pipe);
+        (void)guardian.ending(worker);
+      },
+      testing::KilledBySignal(SIGKILL), "parent process .* has not answered within 300ms");
+  EXPECT_TRUE(comes_to_its_end(pipe));
+}
+
+TEST(StoppedGuardian, EndsWithItsOwner) {
+  Pipe pipe = *make_pipe();
+  {
+    Guardian guardian = *Guardian::start();
+    start_and_stop(guardian, pipe);
+  }
+  EXPECT_TRUE(comes_to_its_end(pipe));
+}
+
 TEST(GuardianMessages, OnlyWhatWasPackedIsUnpacked) {
   WorkerStart start{.command = {.path = "/bin/x", .argv = {"x", "", "y"}}, .environment = {"A=1"}};
   sigfillset(&start.signal_mask);

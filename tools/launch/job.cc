@@ -238,26 +238,40 @@ absl::Status LaunchJob::start_workers(const rendezvous::RoundInfo& round) {
                        .round = static_cast<int>(round.round)};
   for (const WorkerPlace& place : places) {
     GRADWIRE_ASSIGN_OR_RETURN(WorkerStreams streams, outputs_.open(round.round, place.local_rank));
-    GRADWIRE_ASSIGN_OR_RETURN(
-        Worker worker,
-        Worker::start(guardian_, place,
-                      {.command = command_->of(place.local_rank),
-                       .environment = worker_environment(environment_, place, job,
-                                                         error_files_.path(round.round, place.local_rank)),
-                       .stdin_fd = no_input.get(),
-                       .stdout_fd = streams.out.get(),
-                       .stderr_fd = streams.err.get(),
-                       .signal_mask = signals_.original_mask(),
-                       .ignore_sigpipe = signals_.sigpipe_was_ignored()}));
+    std::vector<std::string> environment =
+        worker_environment(environment_, place, job, error_files_.path(round.round, place.local_rank));
+    // For programs that would move a cursor or choose colours.
+    if (streams.terminal) set_variable(environment, "TERM", "dumb");
+    GRADWIRE_ASSIGN_OR_RETURN(Worker worker,
+                              Worker::start(guardian_, place,
+                                            {.command = command_->of(place.local_rank),
+                                             .environment = std::move(environment),
+                                             .stdin_fd = no_input.get(),
+                                             .stdout_fd = streams.out.get(),
+                                             .stderr_fd = streams.err.get(),
+                                             .signal_mask = signals_.original_mask(),
+                                             .ignore_sigpipe = signals_.sigpipe_was_ignored()}));
     GRADWIRE_RETURN_IF_ERROR(supervisor_->add(std::move(worker)));
   }
   return absl::OkStatus();
 }
 
 void LaunchJob::on_failure(const Worker& worker) {
-  rendezvous::Failure failure = failure_of(worker);
+  const Worker* const left = who_left();
+  rendezvous::Failure failure = failure_of(left != nullptr ? *left : worker);
   if (options_.max_restarts > 0) outputs_.say(rendezvous::describe(failure));
   client_->workers_failed(std::move(failure));
+}
+
+const Worker* LaunchJob::who_left() const {
+  const Worker* first = nullptr;
+  for (const Worker* worker : supervisor_->ended_well()) {
+    const absl::StatusOr<ErrorRecord> record =
+        read_error_file(error_files_.path(started_, worker->place().local_rank));
+    if (!record.ok() || !record->left_its_group) continue;
+    if (first == nullptr || worker->ending().time < first->ending().time) first = worker;
+  }
+  return first;
 }
 
 rendezvous::Failure LaunchJob::failure_of(const Worker& worker) const {

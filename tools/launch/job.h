@@ -49,6 +49,9 @@ class LaunchJob {
   absl::Status start_workers(const rendezvous::RoundInfo& round);
   void on_failure(const Worker& worker);
   rendezvous::Failure failure_of(const Worker& worker) const;
+  // The worker that others have failed because of, as far as this node can tell: the first to end with 0 and without
+  // leaving its group; nullptr: none.
+  const Worker* who_left() const;
   // All workers of the round have ended, and what they started.
   void finish_round();
   void let_output_through();

@@ -6,7 +6,27 @@
 
 namespace gradwire::tools {
 
+LinePrefixer LinePrefixer::passing_on() {
+  LinePrefixer lines("");
+  lines.passing_on_ = true;
+  return lines;
+}
+
+void LinePrefixer::pass_on(absl::string_view bytes, std::string& lines) {
+  const size_t end = bytes.find_last_of("\n\r");
+  const size_t whole = end == absl::string_view::npos ? 0 : end + 1;
+  if (whole > 0) {
+    absl::StrAppend(&lines, partial_, bytes.substr(0, whole));
+    partial_.clear();
+  }
+  absl::StrAppend(&partial_, bytes.substr(whole));
+  if (partial_.size() <= kMaxLine) return;
+  lines += partial_;
+  partial_.clear();
+}
+
 void LinePrefixer::feed(absl::string_view bytes, std::string& lines) {
+  if (passing_on_) return pass_on(bytes, lines);
   while (!bytes.empty()) {
     const size_t room = kMaxLine - partial_.size();
     const size_t newline = bytes.substr(0, room + 1).find('\n');
@@ -24,7 +44,10 @@ void LinePrefixer::feed(absl::string_view bytes, std::string& lines) {
 }
 
 void LinePrefixer::finish(std::string& lines) {
-  if (!partial_.empty()) emit("", lines);
+  if (partial_.empty()) return;
+  if (!passing_on_) return emit("", lines);
+  lines += partial_;
+  partial_.clear();
 }
 
 void LinePrefixer::emit(absl::string_view rest_of_line, std::string& lines) {

@@ -6,7 +6,8 @@
 
 namespace gradwire::tools {
 
-// Cuts a stream of bytes into lines and puts a prefix before each. Not thread-safe.
+// Cuts a stream of bytes into lines and puts a prefix before each, or passes them on unchanged, but line by line. Not
+// thread-safe.
 class LinePrefixer {
  public:
   // A longer line is cut here, each piece a line of its own, so that a stream without newlines needs no
@@ -14,16 +15,21 @@ class LinePrefixer {
   static constexpr size_t kMaxLine = 1 << 20;
 
   explicit LinePrefixer(std::string prefix) : prefix_(std::move(prefix)) {}
+  // Adds nothing, neither a prefix nor a newline; a carriage return ends a line too, since progress bars are made of
+  // those.
+  static LinePrefixer passing_on();
 
   // Appends the lines that `bytes` completes to `lines`, and keeps what is after the last newline.
   void feed(absl::string_view bytes, std::string& lines);
-  // Appends what was kept, with a newline.
+  // Appends what was kept, with a newline unless lines are passed on.
   void finish(std::string& lines);
 
  private:
   void emit(absl::string_view rest_of_line, std::string& lines);
+  void pass_on(absl::string_view bytes, std::string& lines);
 
   std::string prefix_;
+  bool passing_on_ = false;
   std::string partial_;
 };
 

@@ -13,6 +13,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/version.h"
 #include "tools/launch/fd.h"
 #include "tools/launch/job.h"
 #include "tools/launch/options.h"
@@ -62,6 +63,11 @@ int launch(int argc, char** argv) {
   if (options->help) {
     const std::string usage = launch_usage();
     write_all(STDOUT_FILENO, usage.data(), usage.size());
+    return 0;
+  }
+  if (options->version) {
+    const std::string version = absl::StrCat("gradwire ", kVersion, "\n");
+    write_all(STDOUT_FILENO, version.data(), version.size());
     return 0;
   }
   return_to_users_directory();

@@ -143,6 +143,11 @@ constexpr OptionRow kOptions[] = {
     {"local_ranks_filter", 0, Value::kWanted, "RANKS",
      "local ranks whose streams reach the launcher's own, 0,2 for example; files are as without it", false,
      [](OptionDraft& d, absl::string_view v) { return parse_ranks(v, d.options.streams.shown.emplace()); }},
+    {"line_buffered", 0, Value::kOptional, "BOOL",
+     "each line that a worker prints comes at once, since its standard output is a pseudo terminal (the "
+     "default); "
+     "=false: when the program flushes",
+     false, [](OptionDraft& d, absl::string_view v) { return set_flag(d.options.line_buffered, v); }},
     {"node_rank", 0, Value::kWanted, "N", "this node's rank, 0..nnodes-1 (default 0)", true,
      [](OptionDraft& d, absl::string_view v) {
        return parse_int(v, 0, kMaxNodes - 1, d.options.node_rank.emplace());
@@ -165,6 +170,8 @@ constexpr OptionRow kOptions[] = {
      [](OptionDraft& d, absl::string_view v) { return parse_seconds(v, d.options.conf.join_timeout); }},
     {"help", 'h', Value::kNone, "", "this text", false,
      [](OptionDraft& d, absl::string_view v) { return set_flag(d.options.help, v); }},
+    {"version", 0, Value::kNone, "", "the launcher's version", false,
+     [](OptionDraft& d, absl::string_view v) { return set_flag(d.options.version, v); }},
 };
 
 // torchrun's options for what this launcher does in another way, and that way.

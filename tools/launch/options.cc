@@ -83,7 +83,7 @@ absl::Status read_arguments(const std::vector<std::string>& args, OptionDraft& d
     }
     absl::Status applied = split.row->apply(draft, split.value);
     if (!applied.ok()) return with_context(applied, absl::StrCat("option ", split.spelled));
-    if (draft.options.help) return absl::OkStatus();
+    if (draft.options.help || draft.options.version) return absl::OkStatus();
     given.insert(split.row);
   }
   if (next < args.size()) {
@@ -106,7 +106,7 @@ absl::Status read_environment(OptionDraft& draft, const Given& given) {
   if (given.count(standalone) == 0)
     GRADWIRE_RETURN_IF_ERROR(read_variable("PET_STANDALONE", *standalone, draft));
   for (const OptionRow& row : option_table()) {
-    if (given.count(&row) > 0 || &row == standalone || row.name == "help") continue;
+    if (given.count(&row) > 0 || &row == standalone || row.name == "help" || row.name == "version") continue;
     if (row.places_nodes && draft.options.standalone) continue;
     GRADWIRE_RETURN_IF_ERROR(
         read_variable(absl::StrCat("PET_", absl::AsciiStrToUpper(row.name)), row, draft));
@@ -137,7 +137,7 @@ absl::StatusOr<LaunchOptions> parse_launch_options(const std::vector<std::string
   OptionDraft draft{.surroundings = &surroundings};
   Given given;
   GRADWIRE_RETURN_IF_ERROR(read_arguments(args, draft, given));
-  if (draft.options.help) return draft.options;
+  if (draft.options.help || draft.options.version) return draft.options;
   GRADWIRE_RETURN_IF_ERROR(read_environment(draft, given));
   return resolve_options(std::move(draft));
 }

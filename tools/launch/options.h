@@ -23,7 +23,8 @@ enum class RendezvousBackend {
 // What the launcher is to do: the command line, PET_... variables, what a cluster's scheduler says, and
 // defaults, in this order, and checked together.
 struct LaunchOptions {
-  bool help = false;  // then nothing else is checked
+  bool help = false;     // then nothing else is checked
+  bool version = false;  // the same
 
   int nproc_per_node = 1;
   std::vector<RoleCount> roles = {{"default", 1}};  // nproc_per_node together
@@ -45,6 +46,7 @@ struct LaunchOptions {
 
   std::string log_dir;  // empty: a new temporary directory, if one is needed
   StreamRoutes streams;
+  bool line_buffered = true;  // workers' standard output is a pseudo terminal (tools/launch/outputs.h)
 
   bool use_env = true;  // else programs get --local_rank=N as their first argument
   bool no_python = false;

@@ -132,6 +132,11 @@ TEST(ParseLaunchOptions, GoodCommandLinesAreUnderstood) {
        }},
       {"help needs no program", {"--help"}, [](const LaunchOptions& o) { return o.help; }},
       {"short help", {"-h"}, [](const LaunchOptions& o) { return o.help; }},
+      {"version needs no program", {"--version"}, [](const LaunchOptions& o) { return o.version; }},
+      {"lines at once", {"p"}, [](const LaunchOptions& o) { return o.line_buffered; }},
+      {"lines as programs flush them",
+       {"--line-buffered=false", "p"},
+       [](const LaunchOptions& o) { return !o.line_buffered; }},
       {"groups of roles",
        {"--role=server:1", "--role", "trainer:4", "p"},
        [](const LaunchOptions& o) {
@@ -463,7 +468,7 @@ TEST(LaunchUsage, EveryOptionStandsThere) {
         "standalone", "max_restarts",   "monitor_interval", "start_method",  "role",    "module",
         "no_python",  "run_path",       "log_dir",          "redirects",     "tee",     "local_ranks_filter",
         "node_rank",  "master_addr",    "master_port",      "local_addr",    "use_env", "grace_period",
-        "help",       "join_timeout"}) {
+        "help",       "join_timeout",   "line_buffered",    "version"}) {
     EXPECT_NE(usage.find(std::string("--") + option), std::string::npos) << option;
   }
   for (absl::string_view line : absl::StrSplit(usage, '\n')) EXPECT_LE(line.size(), 105u) << line;

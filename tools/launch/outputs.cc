@@ -56,8 +56,12 @@ absl::StatusOr<std::string> make_run_directory(const std::string& log_dir, const
   return directory;
 }
 
-WorkerOutputs::WorkerOutputs(EventLoop& loop, const LaunchOptions& options)
-    : loop_(loop), options_(options), output_sink_(loop, STDOUT_FILENO) {
+WorkerOutputs::WorkerOutputs(EventLoop& loop, const LaunchOptions& options,
+                             std::function<absl::StatusOr<Pipe>()> make_terminal)
+    : loop_(loop),
+      options_(options),
+      make_terminal_(std::move(make_terminal)),
+      output_sink_(loop, STDOUT_FILENO) {
   if (!same_file(STDOUT_FILENO, STDERR_FILENO))
     error_sink_ = std::make_unique<OutputSink>(loop, STDERR_FILENO);
   for (bool is_error : {false, true}) {
@@ -75,34 +79,82 @@ absl::Status WorkerOutputs::prepare(const std::string& run_id) {
 }
 
 absl::StatusOr<WorkerStreams> WorkerOutputs::open(int64_t round, int local_rank) {
+  const Stream out{round, local_rank, options_.streams.out_of(local_rank), /*is_error=*/false};
+  const Stream err{round, local_rank, options_.streams.err_of(local_rank), /*is_error=*/true};
   WorkerStreams streams;
-  GRADWIRE_ASSIGN_OR_RETURN(streams.out,
-                            open_stream(round, local_rank, options_.streams.out_of(local_rank), false));
-  GRADWIRE_ASSIGN_OR_RETURN(streams.err,
-                            open_stream(round, local_rank, options_.streams.err_of(local_rank), true));
+  GRADWIRE_ASSIGN_OR_RETURN(streams.out, open_stream(out, streams.terminal));
+  const bool to_one_place = !error_sink_ && out.route == err.route && out.route.console && !out.route.file;
+  if (to_one_place && streams.terminal) {
+    streams.err = Fd(fcntl(streams.out.get(), F_DUPFD_CLOEXEC, 3));
+    if (!streams.err.valid()) return errno_status("cannot duplicate a descriptor", errno);
+  } else {
+    bool unused = false;
+    GRADWIRE_ASSIGN_OR_RETURN(streams.err, open_stream(err, unused));
+  }
   return streams;
 }
 
-absl::StatusOr<Fd> WorkerOutputs::open_stream(int64_t round, int local_rank, StreamRoute route,
-                                              bool is_error) {
-  if (!route.file && route.console) return Fd();
-  if (!route.file) {
+absl::StatusOr<Fd> WorkerOutputs::open_stream(const Stream& stream, bool& terminal) {
+  if (!stream.route.console && !stream.route.file) {
     Fd nothing(::open("/dev/null", O_WRONLY | O_CLOEXEC));
     if (!nothing.valid()) return errno_status("cannot open /dev/null", errno);
     return nothing;
   }
-  const std::string directory = absl::StrCat(directory_, "/attempt_", round, "/", local_rank);
+  Fd file;
+  if (stream.route.file) {
+    GRADWIRE_ASSIGN_OR_RETURN(file, open_file(stream));
+  }
+  if (Fd end = open_terminal(stream, file); end.valid()) {
+    terminal = true;
+    return end;
+  }
+  if (!stream.route.console) return file;
+  if (!stream.route.file) return Fd();
+  GRADWIRE_ASSIGN_OR_RETURN(Pipe pipe, make_pipe());
+  pump(stream, std::move(pipe.read_end), std::move(file));
+  return std::move(pipe.write_end);
+}
+
+absl::StatusOr<Fd> WorkerOutputs::open_file(const Stream& stream) {
+  const std::string directory = absl::StrCat(directory_, "/attempt_", stream.round, "/", stream.local_rank);
   GRADWIRE_RETURN_IF_ERROR(make_directories(directory));
-  const std::string path = absl::StrCat(directory, is_error ? "/stderr.log" : "/stdout.log");
+  const std::string path = absl::StrCat(directory, stream.is_error ? "/stderr.log" : "/stdout.log");
   // Appending, so that a worker that opens the file once more does not write over its own lines.
   Fd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0666));
   if (!file.valid()) return errno_status(absl::StrCat("cannot open log file ", path), errno);
-  if (!route.console) return file;
-  GRADWIRE_ASSIGN_OR_RETURN(Pipe pipe, make_pipe());
-  pumps_.push_back(std::make_unique<StreamPump>(
-      loop_, std::move(pipe.read_end), std::move(file),
-      absl::StrCat("[", local_name(options_.roles, local_rank), "]:"), sink(is_error)));
-  return std::move(pipe.write_end);
+  return file;
+}
+
+Fd WorkerOutputs::open_terminal(const Stream& stream, Fd& file) {
+  if (!options_.line_buffered || stream.is_error) return Fd();
+  // The launcher's own terminal serves as well.
+  if (!stream.route.file && isatty(STDOUT_FILENO)) return Fd();
+  absl::StatusOr<Pipe> terminal = make_terminal_();
+  if (!terminal.ok()) {
+    if (!warned_) {
+      say(absl::StrCat(
+          "workers that buffer their standard output lose what they have not flushed when they are "
+          "killed: ",
+          terminal.status().message(), "; --line_buffered=false silences this"));
+    }
+    warned_ = true;
+    return Fd();
+  }
+  pump(stream, std::move(terminal->read_end), std::move(file));
+  return std::move(terminal->write_end);
+}
+
+void WorkerOutputs::pump(const Stream& stream, Fd source, Fd file) {
+  StreamPump::Targets targets;
+  // A teed stream's lines say whose they are; what is the launcher's own stream alone stays as the worker wrote it.
+  if (stream.route.console) {
+    targets.sink = &sink(stream.is_error);
+    if (file.valid()) {
+      targets.lines = LinePrefixer(absl::StrCat("[", local_name(options_.roles, stream.local_rank), "]:"));
+    }
+  }
+  targets.file = std::move(file);
+  pumps_.push_back(std::make_unique<StreamPump>(loop_, std::move(source), std::move(targets)));
 }
 
 void WorkerOutputs::say(absl::string_view text) { sink(true).append(absl::StrCat("launch: ", text, "\n")); }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "tools/launch/options.h"
 #include "tools/launch/pump.h"
 #include "tools/launch/sink.h"
+#include "tools/launch/terminal.h"
 
 namespace gradwire::tools {
 
@@ -17,16 +19,24 @@ namespace gradwire::tools {
 struct WorkerStreams {
   Fd out;
   Fd err;
+  bool terminal = false;  // one of them is a pseudo terminal
 };
 
 // Where the workers' output goes: the launcher's own streams, files, both (teed) or nowhere. Files lie under
 // the log directory as RUN_ID/attempt_ROUND/LOCAL_RANK/stdout.log and stderr.log, as torchrun lays them out; a
 // run id whose directory is there already gets a suffix, so that no run writes into the files of another.
 //
+// With LaunchOptions::line_buffered a worker's standard output is a pseudo terminal, unless the launcher's own, which
+// it would get, is a terminal: a program then writes whole lines at once, and none is lost with a worker that is
+// killed. Standard error is not buffered, and a pseudo terminal only where both streams go to the same pipe or file:
+// one for both keeps their order.
+//
 // On the loop's thread, which outlives it. Owns pumps and sinks.
 class WorkerOutputs {
  public:
-  WorkerOutputs(EventLoop& loop, const LaunchOptions& options);
+  // `make_terminal`: where pseudo terminals come from.
+  WorkerOutputs(EventLoop& loop, const LaunchOptions& options,
+                std::function<absl::StatusOr<Pipe>()> make_terminal = &tools::make_terminal);
 
   // Makes the log directory if any worker needs it. Unavailable if that cannot be done.
   absl::Status prepare(const std::string& run_id);
@@ -49,11 +59,24 @@ class WorkerOutputs {
   bool flushed() const;
 
  private:
-  absl::StatusOr<Fd> open_stream(int64_t round, int local_rank, StreamRoute route, bool is_error);
+  struct Stream {
+    int64_t round;
+    int local_rank;
+    StreamRoute route;
+    bool is_error;
+  };
+
+  absl::StatusOr<Fd> open_stream(const Stream& stream, bool& terminal);
+  absl::StatusOr<Fd> open_file(const Stream& stream);
+  // Not valid: a pseudo terminal is not wanted for it, or cannot be made.
+  Fd open_terminal(const Stream& stream, Fd& file);
+  void pump(const Stream& stream, Fd source, Fd file);
   OutputSink& sink(bool is_error) { return is_error && error_sink_ ? *error_sink_ : output_sink_; }
 
   EventLoop& loop_;
   const LaunchOptions& options_;
+  const std::function<absl::StatusOr<Pipe>()> make_terminal_;
+  bool warned_ = false;  // that no pseudo terminal can be made
   std::string directory_;
   OutputSink output_sink_;
   // None when standard output and error are the same pipe: one sink then keeps their lines whole.

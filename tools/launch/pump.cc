@@ -2,18 +2,22 @@
 
 #include <fcntl.h>
 #include <sys/epoll.h>
-#include <sys/ioctl.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <utility>
 
 #include "base/log.h"
 
 namespace gradwire::tools {
+namespace {
 
-StreamPump::StreamPump(EventLoop& loop, Fd pipe, Fd file, std::string prefix, OutputSink& sink)
-    : loop_(loop), pipe_(std::move(pipe)), file_(std::move(file)), prefixer_(std::move(prefix)), sink_(sink) {
+// More than a pipe or a pseudo terminal holds.
+constexpr size_t kMostAtTheEnd = 1 << 20;
+
+}  // namespace
+
+StreamPump::StreamPump(EventLoop& loop, Fd pipe, Targets targets)
+    : loop_(loop), pipe_(std::move(pipe)), targets_(std::move(targets)) {
   // The reader's end alone is non-blocking; the worker's own end keeps the mode it expects.
   fcntl(pipe_.get(), F_SETFL, fcntl(pipe_.get(), F_GETFL) | O_NONBLOCK);
   listen();
@@ -33,7 +37,7 @@ void StreamPump::resume() {
 }
 
 void StreamPump::read_some() {
-  if (sink_.full()) {
+  if (targets_.sink != nullptr && targets_.sink->full()) {
     paused_ = true;
     // Removed, since a hang-up, which cannot be left out of what is waited for, would wake the loop without
     // end.
@@ -47,42 +51,43 @@ void StreamPump::read_some() {
     finish();
     return;
   }
-  if (file_.valid() && !write_all(file_.get(), buffer, got)) {
+  take(absl::string_view(buffer, got));
+}
+
+void StreamPump::take(absl::string_view bytes) {
+  if (targets_.file.valid() && !write_all(targets_.file.get(), bytes.data(), bytes.size())) {
     log(LogLevel::kError,
         "a worker's log file ends here: ", errno_status("cannot write it", errno).message());
-    file_.reset();
+    targets_.file.reset();
   }
+  if (targets_.sink == nullptr) return;
   std::string lines;
-  prefixer_.feed(absl::string_view(buffer, got), lines);
-  sink_.append(lines);
+  targets_.lines.feed(bytes, lines);
+  targets_.sink->append(lines);
 }
 
 void StreamPump::close() {
-  int waiting = 0;
-  if (open() && ioctl(pipe_.get(), FIONREAD, &waiting) == 0) {
-    // Bounded by what is there now, whoever goes on writing.
-    char buffer[1 << 16];
-    std::string lines;
-    while (waiting > 0) {
-      const ssize_t got = read_retrying(pipe_.get(), buffer, std::min<size_t>(sizeof(buffer), waiting));
-      if (got <= 0) break;
-      if (file_.valid()) write_all(file_.get(), buffer, got);
-      prefixer_.feed(absl::string_view(buffer, got), lines);
-      waiting -= static_cast<int>(got);
-    }
-    sink_.append(lines);
+  char buffer[1 << 16];
+  // Bounded, whoever goes on writing.
+  for (size_t taken = 0; open() && taken < kMostAtTheEnd;) {
+    const ssize_t got = read_retrying(pipe_.get(), buffer, sizeof(buffer));
+    if (got <= 0) break;
+    take(absl::string_view(buffer, got));
+    taken += got;
   }
   finish();
 }
 
 void StreamPump::finish() {
   if (!open()) return;
-  std::string lines;
-  prefixer_.finish(lines);
-  sink_.append(lines);
+  if (targets_.sink != nullptr) {
+    std::string lines;
+    targets_.lines.finish(lines);
+    targets_.sink->append(lines);
+  }
   loop_.remove(pipe_.get());
   pipe_.reset();
-  file_.reset();
+  targets_.file.reset();
 }
 
 }  // namespace gradwire::tools

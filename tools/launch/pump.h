@@ -10,14 +10,19 @@
 
 namespace gradwire::tools {
 
-// Carries one teed stream of one worker from its pipe into its log file, byte for byte, and line by line with
-// a prefix into a sink.
+// Carries one stream of one worker from its pipe or pseudo terminal into its log file, byte for byte, and line by line
+// into a sink.
 //
 // States: open; closed, when every writer of the pipe has gone or close() was called. On the loop's thread.
 // Owns the pipe's end and the file; loop and sink outlive it.
 class StreamPump {
  public:
-  StreamPump(EventLoop& loop, Fd pipe, Fd file, std::string prefix, OutputSink& sink);
+  struct Targets {
+    Fd file;                                          // not valid: no file
+    OutputSink* sink = nullptr;                       // nullptr: no sink
+    LinePrefixer lines = LinePrefixer::passing_on();  // for the sink
+  };
+  StreamPump(EventLoop& loop, Fd pipe, Targets targets);
   ~StreamPump();
   StreamPump(const StreamPump&) = delete;
   StreamPump& operator=(const StreamPump&) = delete;
@@ -25,20 +30,18 @@ class StreamPump {
   bool open() const { return pipe_.valid(); }
   // Reads on after the sink was full.
   void resume();
-  // Takes what is in the pipe at this moment and reads no further: another process may hold the pipe for
-  // ever.
+  // Takes what is in the pipe at this moment and reads no further: another process may hold the pipe indefinitely.
   void close();
 
  private:
   void listen();
   void read_some();
+  void take(absl::string_view bytes);
   void finish();
 
   EventLoop& loop_;
   Fd pipe_;
-  Fd file_;
-  LinePrefixer prefixer_;
-  OutputSink& sink_;
+  Targets targets_;
   bool paused_ = false;
 };
 

@@ -45,6 +45,26 @@ TEST(LinePrefixer, LongerLineIsCutAndLosesNothing) {
   EXPECT_EQ(std::count(lines.begin(), lines.end(), '\n'), 3);
 }
 
+TEST(LinePrefixer, LinesThatArePassedOnStayAsTheyAre) {
+  const std::string text = "one\n\n10%\r20%\rlast";
+  for (size_t cut = 0; cut <= text.size(); ++cut) {
+    LinePrefixer prefixer = LinePrefixer::passing_on();
+    std::string lines;
+    prefixer.feed(text.substr(0, cut), lines);
+    prefixer.feed(text.substr(cut), lines);
+    EXPECT_EQ(lines, "one\n\n10%\r20%\r");
+    prefixer.finish(lines);
+    EXPECT_EQ(lines, text);
+  }
+  LinePrefixer endless = LinePrefixer::passing_on();
+  std::string lines;
+  for (int i = 0; i < 25; ++i) endless.feed(std::string(100000, 'x'), lines);
+  // What has no end is not held for one.
+  EXPECT_GT(lines.size(), LinePrefixer::kMaxLine);
+  endless.finish(lines);
+  EXPECT_EQ(lines.size(), 2500000u);
+}
+
 // A reader that takes nothing until it is asked to.
 class Pumping : public testing::Test {
  protected:
@@ -68,7 +88,7 @@ class Pumping : public testing::Test {
 
 TEST_F(Pumping, SlowReaderHoldsTheWriterBackAndLosesNothing) {
   OutputSink sink(loop_, output_.write_end.get());
-  StreamPump pump(loop_, std::move(input_.read_end), Fd(), "[a0]:", sink);
+  StreamPump pump(loop_, std::move(input_.read_end), {.sink = &sink, .lines = LinePrefixer("[a0]:")});
   sink.on_room([&] { pump.resume(); });
 
   const std::string line = std::string(99, 'x') + "\n";
@@ -100,7 +120,7 @@ TEST_F(Pumping, SlowReaderHoldsTheWriterBackAndLosesNothing) {
 
 TEST_F(Pumping, ReaderThatGoesAwayStopsNobody) {
   OutputSink sink(loop_, output_.write_end.get());
-  StreamPump pump(loop_, std::move(input_.read_end), Fd(), "[a0]:", sink);
+  StreamPump pump(loop_, std::move(input_.read_end), {.sink = &sink, .lines = LinePrefixer("[a0]:")});
   output_.read_end.reset();
   ASSERT_TRUE(write_all(input_.write_end.get(), "x\n", 2));
   input_.write_end.reset();
@@ -109,7 +129,7 @@ TEST_F(Pumping, ReaderThatGoesAwayStopsNobody) {
 
 TEST_F(Pumping, ClosingTakesWhatIsThereAndWaitsForNobody) {
   OutputSink sink(loop_, output_.write_end.get());
-  StreamPump pump(loop_, std::move(input_.read_end), Fd(), "[a0]:", sink);
+  StreamPump pump(loop_, std::move(input_.read_end), {.sink = &sink, .lines = LinePrefixer("[a0]:")});
   ASSERT_TRUE(write_all(input_.write_end.get(), "last words", 10));
   pump.close();
   EXPECT_FALSE(pump.open());

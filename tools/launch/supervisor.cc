@@ -43,6 +43,8 @@ void Supervisor::on_end(Worker& worker) {
   if (ending.success()) return;
   if (state_ == State::kRunning) {
     failures_.push_back(&worker);
+    // It may have failed because of one that ended before it, of which the loop has not told yet.
+    for (Worker& other : workers_) other.note_end();
     callbacks_.failed(worker);
     stop(SIGTERM);
   } else if (!failures_.empty() && !asked_for(ending)) {
@@ -122,6 +124,14 @@ absl::Duration Supervisor::next_wait() const {
   if (state_ == State::kRunning) return absl::InfiniteDuration();
   const absl::Duration until_deadline = std::max(deadline_ - clock_.now(), absl::ZeroDuration());
   return all_ended() || state_ == State::kKilled ? std::min(kLookAgain, until_deadline) : until_deadline;
+}
+
+std::vector<const Worker*> Supervisor::ended_well() const {
+  std::vector<const Worker*> found;
+  for (const Worker& worker : workers_) {
+    if (worker.ended() && worker.ending().success()) found.push_back(&worker);
+  }
+  return found;
 }
 
 bool Supervisor::succeeded() const {

@@ -58,6 +58,8 @@ class Supervisor {
 
   // Whether all workers have ended with 0.
   bool succeeded() const;
+  // The workers that have ended with 0, in the order of their ranks.
+  std::vector<const Worker*> ended_well() const;
   // The workers that failed by themselves, the first one first.
   const std::vector<const Worker*>& failures() const { return failures_; }
 

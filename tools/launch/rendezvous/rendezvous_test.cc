@@ -206,6 +206,32 @@ TEST_F(RendezvousTest, SpareNodeTakesThePlaceOfOneThatLeaves) {
   EXPECT_EQ(record().restarts_used, 0);
 }
 
+// The job goes on with exactly min nodes, and not with one less.
+TEST_F(RendezvousTest, NodeThatLeavesTooFewBehindEndsTheJob) {
+  const Settings settings{.min_nodes = 2, .max_nodes = 3, .max_restarts = 5};
+  Rendezvous& a = add("a", settings);
+  Rendezvous& b = add("b", settings);
+  Rendezvous& c = add("c", settings);
+  settle();
+  ASSERT_EQ(a.news().kind, Kind::kRun);
+  c.leave("was stopped by SIGTERM", now_);
+  settle();
+  EXPECT_EQ(c.news().outcome.status.code(), absl::StatusCode::kCancelled);
+  ASSERT_EQ(a.news().kind, Kind::kStop);
+  a.ready(now_);
+  b.ready(now_);
+  settle();
+  ASSERT_EQ(a.news().kind, Kind::kRun);
+  EXPECT_EQ(a.news().round.nodes.size(), 2u);
+  b.leave("was stopped by SIGTERM", now_);
+  settle();
+  ASSERT_EQ(a.news().kind, Kind::kEnded);
+  EXPECT_EQ(a.news().outcome.status.code(), absl::StatusCode::kAborted) << a.news().outcome.status;
+  EXPECT_EQ(record().phase, Phase::kClosed);
+  ASSERT_TRUE(record().failure.has_value());
+  EXPECT_EQ(record().failure->message, "node b was stopped by SIGTERM");
+}
+
 TEST_F(RendezvousTest, HostOfTheStoreThatLeavesEndsTheJob) {
   const Settings settings{.min_nodes = 1, .max_nodes = 2, .max_restarts = 1};
   Rendezvous& host = add("a", settings, std::nullopt, /*hosts_store=*/true);
