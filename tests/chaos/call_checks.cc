@@ -69,6 +69,11 @@ std::optional<std::string> check_call(const CallRecord& call, const CallSurround
   }
   if (!may_end_with(call, call.code, run.plan->cut > 0)) return to_string(call);
 
+  // Every call that ran out of time did so because of something that happens in the run.
+  if (call.code == absl::StatusCode::kDeadlineExceeded && run.plan->patient() && call.operation != "hold") {
+    return to_string(call) + ": out of time, and no fault of the run explains it";
+  }
+
   const bool to_the_dead = call.operation == "call_dead" || call.operation == "fetch_from_dead";
   const bool must_succeed = call.operation == "call_living" || call.operation == "fetch_last";
   if (to_the_dead && call.code != absl::StatusCode::kUnavailable) {

@@ -58,6 +58,22 @@ void CallLog::end(uint64_t id, const absl::Status& status) {
                                        "\t", gradwire::worker_of(status), "\t", message, "\n"));
 }
 
+void CallLog::note(const std::string& name, int64_t figure) {
+  write_line(descriptor_, absl::StrCat("N\t", name, "\t", figure, "\n"));
+}
+
+int64_t read_figure(const std::string& path, const std::string& name) {
+  int64_t sum = 0;
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) {
+    const std::vector<std::string> fields = absl::StrSplit(line, '\t');
+    int64_t figure = 0;
+    if (fields.size() == 3 && fields[0] == "N" && fields[1] == name && absl::SimpleAtoi(fields[2], &figure))
+      sum += figure;
+  }
+  return sum;
+}
+
 std::vector<CallRecord> read_call_log(const std::string& path) {
   std::map<uint64_t, CallRecord> records;
   std::ifstream file(path);

@@ -38,10 +38,15 @@ class CallLog {
   // Returns the call's number. `timeout`: after which the call should have ended.
   uint64_t begin(const std::string& operation, const std::vector<int>& path, absl::Duration timeout);
   void end(uint64_t id, const absl::Status& status);
+  // A figure of this process, for read_figure().
+  void note(const std::string& name, int64_t figure);
 
  private:
   int descriptor_ = -1;
 };
+
+// The sum of what was noted under `name`.
+int64_t read_figure(const std::string& path, const std::string& name);
 
 // In the order of their beginnings. Lines that are no records are left out.
 std::vector<CallRecord> read_call_log(const std::string& path);

@@ -213,9 +213,12 @@ void ChaosRun::check_end() {
 
 void ChaosRun::check_calls() {
   for (int worker = 0; worker < Plan::kWorkers; ++worker) {
-    const std::vector<CallRecord> calls =
-        read_call_log(absl::StrCat(options_.directory, "/", name(worker), ".calls"));
+    const std::string log = absl::StrCat(options_.directory, "/", name(worker), ".calls");
+    const std::vector<CallRecord> calls = read_call_log(log);
     report_.calls += static_cast<int>(calls.size());
+    if (plan_.patient()) report_.patient_calls += static_cast<int64_t>(calls.size());
+    report_.repeated += read_figure(log, "repeated");
+    report_.suspected += read_figure(log, "suspected");
     for (const CallRecord& call : calls) {
       if (call.code != absl::StatusCode::kOk) ++report_.failed_calls;
     }

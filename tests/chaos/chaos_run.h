@@ -19,6 +19,11 @@ struct RunReport {
   int calls = 0;
   int failed_calls = 0;
   int killed = 0;
+  // Calls that were made again; how often a worker found another one suspect.
+  int64_t repeated = 0;
+  int64_t suspected = 0;
+  // Calls that must not run out of time (Plan::patient).
+  int64_t patient_calls = 0;
   // The longest any call took beyond its deadline, any worker's tables needed to become empty, and any shutdown took.
   absl::Duration overrun = -absl::InfiniteDuration();
   absl::Duration emptying;

@@ -84,13 +84,27 @@ class Chaos {
     if (stalled_ > absl::ZeroDuration()) {
       std::cout << "The machine stood still for up to " << stalled_ << " of a run: not counted.\n";
     }
+    check_figures();
     std::cout << flags.runs << " runs, " << failures_ << " failed; " << calls_ << " calls, " << failed_calls_
-              << " of them failed; " << killed_ << " workers killed. The longest: a call "
-              << std::max(overrun_, absl::ZeroDuration()) << " over its deadline, " << emptying_
-              << " until tables were empty, a shutdown " << shutdown_ << ", a run " << duration_ << ".\n";
+              << " of them failed, " << repeated_ << " repeated, " << patient_calls_
+              << " where nothing may make one wait; " << killed_ << " workers killed, " << suspected_
+              << " suspicions. The longest: a call " << std::max(overrun_, absl::ZeroDuration())
+              << " over its deadline, " << emptying_ << " until tables were empty, a shutdown " << shutdown_
+              << ", a run " << duration_ << ".\n";
   }
 
  private:
+  // The runs met what they are for: the plans of 20 seeds have several times these figures.
+  void check_figures() {
+    if (flags.runs < 20 || flags.same) return;
+    gradwire::MutexLock lock(mutex_);
+    EXPECT_GE(calls_, 40 * flags.runs);
+    EXPECT_GE(patient_calls_, flags.runs);
+    EXPECT_GE(killed_, flags.runs / 4);
+    EXPECT_GE(suspected_, flags.runs / 4);
+    EXPECT_GE(repeated_, flags.runs / 20);
+  }
+
   void run_one(int number) {
     const uint64_t seed = flags.first + static_cast<uint64_t>(flags.same ? 0 : number);
     const Plan plan = make_plan(seed);
@@ -106,6 +120,9 @@ class Chaos {
     calls_ += report.calls;
     failed_calls_ += report.failed_calls;
     killed_ += report.killed;
+    repeated_ += report.repeated;
+    suspected_ += report.suspected;
+    patient_calls_ += report.patient_calls;
     overrun_ = std::max(overrun_, report.overrun);
     emptying_ = std::max(emptying_, report.emptying);
     shutdown_ = std::max(shutdown_, report.shutdown);
@@ -144,6 +161,9 @@ class Chaos {
   int64_t calls_ = 0;
   int64_t failed_calls_ = 0;
   int killed_ = 0;
+  int64_t repeated_ = 0;
+  int64_t suspected_ = 0;
+  int64_t patient_calls_ = 0;
   absl::Duration overrun_ = -absl::InfiniteDuration();
   absl::Duration emptying_;
   absl::Duration shutdown_;
@@ -189,6 +209,10 @@ int main(int argc, char** argv) {
       std::cerr << "unknown option " << argv[i] << "; this file's first lines have those there are\n";
       return 2;
     }
+  }
+  if (chaos::flags.runs < 1) {
+    std::cerr << "no runs, no test: got --runs=" << chaos::flags.runs << ", expected 1 or more\n";
+    return 2;
   }
   ::signal(SIGPIPE, SIG_IGN);
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);

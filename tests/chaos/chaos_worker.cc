@@ -57,11 +57,7 @@ std::pair<std::string, std::string> hear() {
   return absl::StrSplit(line, absl::MaxSplits(' ', 1));
 }
 
-std::string describe(const AgentTables& tables) {
-  return absl::StrCat(tables.pending_calls, " pending calls, ", tables.served_calls, " served calls, ",
-                      tables.owned_rrefs, " owned RRefs, ", tables.held_forks, " held forks, ",
-                      tables.unconfirmed_children, " unconfirmed children");
-}
+std::string describe(const AgentTables& tables) { return tables.describe(); }
 
 bool empty(const AgentTables& tables) {
   return tables.pending_calls + tables.served_calls + tables.owned_rrefs + tables.held_forks +
@@ -99,6 +95,10 @@ void end(Agent& agent, bool graceful) {
 
 // From a started agent to the end of it.
 void take_part(Agent& agent, const Plan& plan, int worker, Faults& faults) {
+  const std::shared_ptr<void> changes =
+      agent.on_worker_change([](const gradwire::rpc::WorkerInfo&, gradwire::rpc::WorkerState state) {
+        if (state == gradwire::rpc::WorkerState::kSuspect) CallLog::instance().note("suspected", 1);
+      });
   say("ready");
   if (hear().first == "end") return end(agent, /*graceful=*/false);
   faults.begin();
@@ -115,6 +115,7 @@ void take_part(Agent& agent, const Plan& plan, int worker, Faults& faults) {
   say("looked");
   (void)hear();
   drop_all(agent);
+  CallLog::instance().note("repeated", static_cast<int64_t>(agent.statistics().calls_repeated));
   (void)hear();
   end(agent, plan.graceful);
 }
@@ -132,6 +133,8 @@ int run(int port, uint64_t seed, int worker, const std::string& directory, bool 
     options.transports = plan.transports;
     options.join_timeout = plan.join_timeout;
     options.num_worker_threads = 4;
+    options.heartbeat.interval = Plan::kHeartbeat;
+    options.heartbeat.suspect_after = Plan::kSuspectAfter;
     if (faults.any()) {
       options.wrap_transport = [&](auto transport) { return faults.wrap(std::move(transport)); };
     }

@@ -16,6 +16,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
+#include "base/testing/test_needs.h"
 #include "store/tcp_store.h"
 #include "tests/chaos/hosts.h"
 #include "tests/chaos/worker_process.h"
@@ -117,7 +118,7 @@ class Partition : public ::testing::Test {
  protected:
   void SetUp() override {
     static const absl::Status entered = Hosts::enter();
-    if (!entered.ok()) GTEST_SKIP() << "hosts cannot be made here: " << entered.message();
+    GRADWIRE_NEEDS("network_namespaces", entered);
   }
 };
 

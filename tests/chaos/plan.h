@@ -52,6 +52,12 @@ struct Plan {
   int steps = 0;
 
   bool faulty() const { return lose > 0 || cut > 0 || delay > 0; }
+  // Whether nothing happens in the run that may make a call wait: its calls have so much time that none may run out of
+  // it. (A worker that is killed fails calls, at once.)
+  bool patient() const { return !faulty() && pauses.empty(); }
+  // A worker is suspect after a pause of middling length. Dead is only who was killed.
+  static constexpr absl::Duration kHeartbeat = absl::Milliseconds(40);
+  static constexpr absl::Duration kSuspectAfter = absl::Milliseconds(130);
   std::string to_string() const;
 };
 

@@ -20,13 +20,17 @@ using gradwire::rpc::AgentGuard;
 using gradwire::rpc::Destination;
 using gradwire::rpc::RRef;
 
+// More than any call takes that no fault delays, also on a busy machine.
+constexpr absl::Duration kPatientTimeout = absl::Seconds(20);
+
 // One thread of a program.
 class Player {
  public:
   Player(Agent& agent, const Plan& plan, int worker, int thread)
       : agent_(agent),
         next_tag_((worker * 16 + thread + 1) * 1000000),
-        seed_(plan.seed * 64 + worker * 16 + thread) {}
+        seed_(plan.seed * 64 + worker * 16 + thread),
+        patient_(plan.patient()) {}
 
   void play(int steps) {
     for (int step = 0; step < steps; ++step) {
@@ -41,7 +45,8 @@ class Player {
  private:
   int below(int n) { return static_cast<int>(random_() % static_cast<uint64_t>(n)); }
   int any_worker() { return below(Plan::kWorkers); }
-  absl::Duration any_timeout() { return absl::Milliseconds(40 + below(160)); }
+  absl::Duration short_timeout() { return absl::Milliseconds(40 + below(160)); }
+  absl::Duration any_timeout() { return patient_ ? kPatientTimeout : short_timeout(); }
   std::vector<int> any_path() {
     std::vector<int> path(1 + below(3));
     for (int& worker : path) worker = any_worker();
@@ -70,7 +75,7 @@ class Player {
   }
 
   void one_step() {
-    switch (below(16)) {
+    switch (below(19)) {
       case 0:
       case 1:
         return call_add();
@@ -97,6 +102,10 @@ class Player {
         return share();
       case 14:
         return borrow();
+      case 15:
+      case 16:
+      case 17:
+        return call_once();
       default:
         return Keep::instance().drop(random_());
     }
@@ -124,6 +133,17 @@ class Player {
            });
   }
 
+  void call_once() {
+    const int other = any_worker();
+    const absl::Duration timeout = any_timeout();
+    const int64_t tag = next_tag_++;
+    finish(logged<int64_t>("once", {other}, timeout,
+                           [&] { return agent_.rpc_async<&run_once>(to(other, timeout), tag); }),
+           [tag](int64_t runs) {
+             if (runs != 1) complain(absl::StrCat("the idempotent call ", tag, " ran ", runs, " times"));
+           });
+  }
+
   void call_slow() {
     const int other = any_worker();
     const absl::Duration timeout = any_timeout();
@@ -135,7 +155,7 @@ class Player {
 
   void call_hold() {
     const int other = any_worker();
-    const absl::Duration timeout = any_timeout();
+    const absl::Duration timeout = short_timeout();
     Future<void> call =
         logged<void>("hold", {other}, timeout, [&] { return agent_.rpc_async<&hold>(to(other, timeout)); });
     if (below(2) == 0) call.cancel();
@@ -257,6 +277,7 @@ class Player {
   Agent& agent_;
   int64_t next_tag_;
   const uint64_t seed_;
+  const bool patient_;
   std::mt19937_64 random_;
   std::vector<Future<void>> calls_;
 };

@@ -1,5 +1,6 @@
 #include "tests/chaos/services.h"
 
+#include <map>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
@@ -73,6 +74,17 @@ GRADWIRE_RPC(add)
 
 std::string text(int64_t size) { return std::string(static_cast<std::size_t>(size), 'x'); }
 GRADWIRE_RPC(text)
+
+int64_t run_once(int64_t tag) {
+  struct Runs {
+    gradwire::Mutex mutex;
+    std::map<int64_t, int64_t> by_tag ABSL_GUARDED_BY(mutex);
+  };
+  static auto* const runs = new Runs;
+  gradwire::MutexLock lock(runs->mutex);
+  return ++runs->by_tag[tag];
+}
+GRADWIRE_RPC_IDEMPOTENT(run_once)
 
 int64_t slow(int64_t milliseconds) {
   const absl::Time end = absl::Now() + absl::Milliseconds(milliseconds);

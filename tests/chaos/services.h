@@ -83,6 +83,9 @@ class Keep {
 int64_t add(int64_t a, int64_t b);
 // `size` bytes; each is 'x'.
 std::string text(int64_t size);
+// How often this process has run it for `tag`, with this time. Idempotent: a caller sees 1, however often its call is
+// repeated.
+int64_t run_once(int64_t tag);
 // Takes so long, unless the caller gives up.
 int64_t slow(int64_t milliseconds);
 // Is never answered.

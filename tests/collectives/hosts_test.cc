@@ -9,6 +9,7 @@
 
 #include "absl/strings/match.h"
 #include "base/clock.h"
+#include "base/testing/test_needs.h"
 #include "gtest/gtest.h"
 #include "tests/collectives/rank_processes.h"
 #include "tools/bench/split_network.h"
@@ -18,7 +19,7 @@ namespace {
 
 TEST(Hosts, RanksOfTwoHostsWorkTogetherUntilTheLinkIsCut) {
   auto network = bench::SplitNetwork::make();
-  if (!network.ok()) GTEST_SKIP() << network.status();
+  GRADWIRE_NEEDS("network_namespaces", network.status());
   const auto enter = [&](int rank) {
     if (setns(rank < 2 ? (*network)->left_fd() : (*network)->right_fd(), CLONE_NEWNET) != 0)
       throw std::runtime_error("cannot enter a network namespace");

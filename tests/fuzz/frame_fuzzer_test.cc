@@ -5,6 +5,7 @@
 #include <string>
 
 #include "gtest/gtest.h"
+#include "tests/fuzz/fuzzing.h"
 #include "transport/tcp/frame.h"
 
 namespace gradwire::transport {
@@ -34,38 +35,21 @@ std::string random_stream(std::mt19937& random) {
   return stream;
 }
 
-void mutate(std::string& stream, std::mt19937& random) {
-  for (int count = static_cast<int>(random() % 4); count > 0 && !stream.empty(); --count) {
-    // Most of what matters lies in the first bytes.
-    std::size_t at =
-        random() % (random() % 2 == 0 ? std::min<std::size_t>(stream.size(), 80) : stream.size());
-    switch (random() % 5) {
-      case 0:
-        stream[at] = static_cast<char>(random());
-        break;
-      case 1:
-        stream[at] = static_cast<char>(stream[at] ^ (1 << random() % 8));
-        break;
-      case 2:
-        stream.erase(at, random() % 20);
-        break;
-      case 3:
-        stream.insert(at, random() % 20, static_cast<char>(random() % 2 == 0 ? 0 : 0xff));
-        break;
-      case 4:
-        stream.resize(at);
-        break;
-    }
-  }
-}
-
 TEST(FrameFuzzer, SeededMutationsKeepTheParsersPromises) {
   for (unsigned seed = 0; seed < 600; ++seed) {
     SCOPED_TRACE(seed);
     std::mt19937 random(seed);
     std::string stream = random_stream(random);
-    mutate(stream, random);
-    LLVMFuzzerTestOneInput(reinterpret_cast<const uint8_t*>(stream.data()), stream.size());
+    fuzzing::mutate(stream, random);
+    fuzzing::run(stream);
+  }
+}
+
+TEST(FrameFuzzer, RandomBytesBehindTheMagicKeepTheParsersPromises) {
+  std::mt19937 random(1);
+  for (int i = 0; i < 2'000; ++i) {
+    std::string stream = encode_frame_start(Message()).substr(0, 5 + random() % 20);
+    fuzzing::run(stream + fuzzing::random_bytes(random() % 64, random));
   }
 }
 

@@ -7,6 +7,7 @@
 #include <iostream>
 #include <limits>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -26,7 +27,8 @@ GRADWIRE_RPC(scale)
 
 double length(const at::Tensor& x) { return x.norm().item<double>(); }
 double length(const std::vector<double>& x) { return length(at::tensor(x)); }
-GRADWIRE_RPC_AS("length_of_vector", static_cast<double (*)(const std::vector<double>&)>(&length))
+inline constexpr auto length_of_vector = static_cast<double (*)(const std::vector<double>&)>(&length);
+GRADWIRE_RPC_AS("length_of_vector", length_of_vector)
 
 double mean_of(const at::Tensor& x) { return x.mean().item<double>(); }
 GRADWIRE_RPC_IDEMPOTENT(mean_of)
@@ -43,6 +45,7 @@ class ParameterServer {
 GRADWIRE_RPC_SERIAL_CLASS(ParameterServer, int64_t)  // the parameter types of the constructor
 GRADWIRE_RPC_METHOD(ParameterServer, pull)
 GRADWIRE_RPC_METHOD(ParameterServer, push)
+GRADWIRE_RPC_CONSTRUCTOR(ParameterServer, int64_t)
 
 struct NetImpl : torch::nn::Module {
   NetImpl(int64_t in, int64_t out) : linear(register_module("linear", torch::nn::Linear(in, out))) {}
@@ -60,6 +63,36 @@ Future<double> total(RRef<ParameterServer> ps, at::Tensor x) {
   co_return (weights.sum() + y.sum()).item<double>();
 }
 GRADWIRE_RPC(total)
+
+class BatchingServer {
+ public:
+  // Completes when the batch of which `x` is a part is full and has run.
+  Future<at::Tensor> infer(const at::Tensor& x) {
+    Promise<at::Tensor> answer;
+    std::vector<std::pair<at::Tensor, Promise<at::Tensor>>> batch;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      waiting_.emplace_back(x, answer);
+      if (waiting_.size() == kBatch) batch.swap(waiting_);
+    }
+    if (!batch.empty()) run(batch);  // without the lock: set_value may run callers' code
+    return answer.future();
+  }
+
+ private:
+  static constexpr std::size_t kBatch = 4;
+  static void run(const std::vector<std::pair<at::Tensor, Promise<at::Tensor>>>& batch) {
+    std::vector<at::Tensor> inputs;
+    for (const auto& [input, answer] : batch) inputs.push_back(input);
+    const at::Tensor outputs = at::stack(inputs).relu();  // one forward pass for all of them
+    for (std::size_t i = 0; i < batch.size(); ++i) batch[i].second.set_value(outputs[i]);
+  }
+
+  std::mutex mutex_;
+  std::vector<std::pair<at::Tensor, Promise<at::Tensor>>> waiting_;
+};
+GRADWIRE_RPC_CLASS(BatchingServer)  // never a serial class: see below
+GRADWIRE_RPC_METHOD(BatchingServer, infer)
 
 int64_t count_to(int64_t n) {
   int64_t counted = 0;
@@ -130,9 +163,7 @@ TEST_F(Guide, CallsAndDestinations) {
     Future<at::Tensor> y = rpc_async<&scale>("worker1", std::move(gradient), 2.0);  // given away: not copied
     EXPECT_EQ(y.wait().numel(), 1000000);
   }
-  EXPECT_EQ((rpc_sync<static_cast<double (*)(const std::vector<double>&)>(&length)>(
-                "worker1", std::vector<double>{3, 4})),
-            5);
+  EXPECT_EQ(rpc_sync<length_of_vector>("worker1", std::vector<double>{3, 4}), 5);
   EXPECT_EQ(rpc_sync<&mirror>("worker1", Point{1, 2}).x, 2);
   EXPECT_EQ(rpc_sync<&count_to>("worker1", 1000), 1000);
 }
@@ -165,6 +196,15 @@ TEST_F(Guide, ErrorsAndFutures) {
     counted.cancel();  // the future ends with Cancelled, and the handler hears of it
     EXPECT_EQ(counted.result().status().code(), absl::StatusCode::kCancelled);
   }
+}
+
+TEST_F(Guide, Batching) {
+  RRef<BatchingServer> server = remote<BatchingServer>("worker1");
+  std::vector<Future<at::Tensor>> answers;
+  for (int i = 0; i < 4; ++i) answers.push_back(server.rpc_async<&BatchingServer::infer>(x - i));
+  std::vector<at::Tensor> outputs = collect(std::move(answers)).wait();
+  ASSERT_EQ(outputs.size(), 4u);
+  for (int i = 0; i < 4; ++i) EXPECT_TRUE(at::equal(outputs[static_cast<std::size_t>(i)], (x - i).relu()));
 }
 
 TEST_F(Guide, References) {

@@ -1,17 +1,19 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
-#include <spawn.h>
-#include <sys/wait.h>
-#include <unistd.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "rpc/agent.h"
 #include "rpc/call.h"
 #include "tests/rpc/counting.h"
-
-extern char** environ;
+#include "tests/rpc/server_process.h"
 
 // Agents in processes of their own.
 namespace gradwire::rpc {
@@ -19,56 +21,28 @@ namespace {
 
 using ::testing::HasSubstr;
 
-class ServerProcess {
- public:
-  ServerProcess(const std::string& init_method, const std::string& name, int rank, int world_size,
-                const HeartbeatOptions& heartbeat = {}) {
-    std::string arguments[] = {"tests/rpc/server",
-                               init_method,
-                               name,
-                               absl::StrCat(rank),
-                               absl::StrCat(world_size),
-                               absl::StrCat(absl::ToInt64Milliseconds(heartbeat.interval)),
-                               absl::StrCat(absl::ToInt64Milliseconds(heartbeat.dead_after))};
-    char* argv[8] = {};
-    for (int i = 0; i < 7; ++i) argv[i] = arguments[i].data();
-    EXPECT_EQ(::posix_spawn(&pid_, argv[0], nullptr, nullptr, argv, environ), 0);
-  }
-  ~ServerProcess() {
-    if (pid_ <= 0) return;
-    ::kill(pid_, SIGKILL);
-    (void)wait();
-  }
-
-  void kill() { signal(SIGKILL); }
-  void signal(int number) { ::kill(pid_, number); }
-  // Returns when no thread of it runs any more.
-  void stop() {
-    signal(SIGSTOP);
-    int status = 0;
-    EXPECT_EQ(::waitpid(pid_, &status, WUNTRACED), pid_);
-    EXPECT_TRUE(WIFSTOPPED(status));
-  }
-  // The exit code; negative for a signal.
-  int wait() {
-    int status = 0;
-    EXPECT_EQ(::waitpid(pid_, &status, 0), pid_);
-    pid_ = 0;
-    return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
-  }
-
- private:
-  pid_t pid_ = 0;
-};
-
 std::string init_method(const char* name) { return absl::StrCat("file://", ::testing::TempDir(), "/", name); }
 
-std::shared_ptr<Agent> start_client(const std::string& init_method, const HeartbeatOptions& heartbeat = {}) {
+absl::Status status_of(const std::function<void()>& action) {
+  try {
+    action();
+  } catch (const Error& error) {
+    return error.status();
+  }
+  return absl::OkStatus();
+}
+
+std::shared_ptr<Agent> start_agent(const std::string& init_method, const std::string& name, int rank,
+                                   int world_size, const HeartbeatOptions& heartbeat) {
   RpcBackendOptions options;
   options.heartbeat = heartbeat;
   options.init_method = init_method;
   options.join_timeout = absl::Seconds(60);
-  return Agent::start("client", 0, 2, options);
+  return Agent::start(name, rank, world_size, options);
+}
+
+std::shared_ptr<Agent> start_client(const std::string& init_method, const HeartbeatOptions& heartbeat = {}) {
+  return start_agent(init_method, "client", 0, 2, heartbeat);
 }
 
 TEST(Process, StaticallyLinkedServerServesWhatItNeverNames) {
@@ -84,8 +58,8 @@ TEST(Process, StaticallyLinkedServerServesWhatItNeverNames) {
   EXPECT_EQ(server.wait(), 0);
 }
 
-// Silence says nothing for so long that what is noticed at once is told from it, also on a busy machine.
-constexpr HeartbeatOptions kPatientHeartbeat = {absl::Seconds(1), absl::Seconds(60), absl::Seconds(120)};
+// Silence says nothing for ten minutes: what is noticed at once is told from it, also on a busy machine.
+constexpr HeartbeatOptions kPatientHeartbeat = {absl::Seconds(10), absl::Minutes(10), absl::Minutes(20)};
 constexpr absl::Duration kAtOnce = absl::Seconds(30);
 
 TEST(Process, KilledServerFailsCallsInFlightAtOnce) {
@@ -124,16 +98,6 @@ TEST(Process, KilledServerFailsCallsInFlightAtOnce) {
   EXPECT_EQ(client->tables().held_forks, 0u);
 }
 
-// Waits until the agent says so of the worker.
-bool reaches(const std::shared_ptr<Agent>& agent, const std::string& name, WorkerState state) {
-  const absl::Time deadline = absl::Now() + absl::Seconds(60);
-  while (agent->worker_state(name) != state) {
-    if (absl::Now() > deadline) return false;
-    absl::SleepFor(absl::Milliseconds(1));
-  }
-  return true;
-}
-
 TEST(Process, KilledServerIsDeadAtOnce) {
   const std::string where = init_method("noticed");
   ServerProcess server(where, "server", 1, 2);
@@ -157,6 +121,12 @@ TEST(Process, PausedServerIsSuspectAndComesBackWithoutHarm) {
   server.stop();
   Future<int64_t> call = tally.rpc_async<&counting::Tally::count>(5);
   EXPECT_TRUE(reaches(client, "server", WorkerState::kSuspect));
+  // A call waits no longer than it may, however long the pause is;
+  const absl::Status late = status_of([&] {
+    client->rpc_sync<&counting::add>(Destination("server").with_timeout(absl::Milliseconds(200)), 1, 1);
+  });
+  EXPECT_EQ(late.code(), absl::StatusCode::kDeadlineExceeded) << late;
+  // and as long as that.
   EXPECT_FALSE(call.done());
   server.signal(SIGCONT);
   EXPECT_EQ(call.wait(), 7);
@@ -166,12 +136,12 @@ TEST(Process, PausedServerIsSuspectAndComesBackWithoutHarm) {
   EXPECT_EQ(server.wait(), 0);
 }
 
-TEST(Process, ServerPausedForTooLongIsDeadAndLearnsIt) {
-  const std::string where = init_method("too_long");
-  // Before it is paused neither must take the other for dead, however busy the machine is.
-  const HeartbeatOptions heartbeat = {absl::Milliseconds(100), absl::Milliseconds(500), absl::Seconds(3)};
-  ServerProcess server(where, "server", 1, 2, heartbeat);
-  std::shared_ptr<Agent> client = start_client(where, heartbeat);
+// Before it is paused neither must take the other for dead, however busy the machine is.
+constexpr HeartbeatOptions kDeadInTenSeconds = {absl::Milliseconds(500), absl::Milliseconds(2500),
+                                                absl::Seconds(10)};
+
+// Pauses the server until the client takes it for dead, and lets it go on.
+void pause_until_dead(ServerProcess& server, const std::shared_ptr<Agent>& client) {
   EXPECT_EQ(client->rpc_sync<&counting::add>("server", 2, 3), 5);
   server.stop();
   Future<int64_t> call = client->rpc_async<&counting::add>("server", 1, 1);
@@ -179,10 +149,51 @@ TEST(Process, ServerPausedForTooLongIsDeadAndLearnsIt) {
   const absl::Status status = call.result().status();
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr("\"server\""));
-  server.signal(SIGCONT);
-  // It waits in its graceful shutdown, which cannot succeed any more.
-  EXPECT_EQ(server.wait(), 1);
+  server.carry_on();
+}
+
+TEST(Process, ServerPausedForTooLongIsDeadAndLearnsIt) {
+  const std::string where = init_method("too_long");
+  // It goes on calling the client when it wakes.
+  ServerProcess server(where, "server", 1, 2, kDeadInTenSeconds, "tests/rpc/calling_server");
+  std::shared_ptr<Agent> client = start_client(where, kDeadInTenSeconds);
+  pause_until_dead(server, client);
+  EXPECT_EQ(server.wait(), exit_code_of(absl::StatusCode::kAborted));
   client->shutdown(/*graceful=*/false);
+}
+
+TEST(Process, GracefulShutdownOfAServerPausedForTooLongIsAborted) {
+  const std::string where = init_method("too_long_to_end");
+  // It waits in its graceful shutdown, which cannot succeed any more.
+  ServerProcess server(where, "server", 1, 2, kDeadInTenSeconds);
+  std::shared_ptr<Agent> client = start_client(where, kDeadInTenSeconds);
+  pause_until_dead(server, client);
+  EXPECT_EQ(server.wait(), exit_code_of(absl::StatusCode::kAborted));
+  client->shutdown(/*graceful=*/false);
+}
+
+TEST(Process, MemberKilledDuringAGracefulShutdownIsNamedByTheOthersAtOnce) {
+  const std::string where = init_method("shutdown");
+  // It is in its graceful shutdown from its start on.
+  ServerProcess victim(where, "victim", 2, 3, kPatientHeartbeat);
+  std::shared_ptr<Agent> second;
+  std::thread joining([&] { second = start_agent(where, "second", 1, 3, kPatientHeartbeat); });
+  const std::shared_ptr<Agent> first = start_agent(where, "first", 0, 3, kPatientHeartbeat);
+  joining.join();
+  EXPECT_EQ(first->rpc_sync<&counting::add>("victim", 2, 3), 5);
+  // It waits for the second, which has not called shutdown yet.
+  absl::Status status;
+  std::thread ending(
+      [&] { status = status_of([&] { first->shutdown(/*graceful=*/true, absl::Minutes(5)); }); });
+  victim.kill();
+  const absl::Time killed = absl::Now();
+  ending.join();
+  const absl::Status late = status_of([&] { second->shutdown(/*graceful=*/true, absl::Minutes(5)); });
+  EXPECT_LT(absl::Now() - killed, kAtOnce);
+  for (const absl::Status& each : {status, late}) {
+    EXPECT_EQ(each.code(), absl::StatusCode::kUnavailable) << each;
+    EXPECT_THAT(std::string(each.message()), HasSubstr("\"victim\""));
+  }
 }
 
 }  // namespace

@@ -25,6 +25,7 @@ inline constexpr NamedBug kBugs[] = {
     {"no_pause_guard", rpc::DeliberateBug::kNoPauseGuard},
     {"dead_accuse", rpc::DeliberateBug::kDeadAccuse},
     {"name_twice", rpc::DeliberateBug::kNameTwice},
+    {"agree_alone", rpc::DeliberateBug::kAgreeAlone},
 };
 
 }  // namespace gradwire::simulation

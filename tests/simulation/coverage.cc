@@ -26,6 +26,9 @@ Coverage::Coverage()
           },
           {
 #include "tests/simulation/impossible.inc"
+          },
+          {
+#include "tests/simulation/rare.inc"
           }) {
 }
 

@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "absl/strings/str_cat.h"
+#include "tests/simulation/run_options.h"
 
 namespace gradwire::simulation {
 namespace {
@@ -51,24 +52,45 @@ std::string CoverageTable::print() const {
   return text;
 }
 
-std::vector<std::string> CoverageTable::unreached() const { return pairs(/*met=*/false, /*listed=*/false); }
-
-std::vector<std::string> CoverageTable::reached_impossible() const {
-  return pairs(/*met=*/true, /*listed=*/true);
+bool CoverageTable::is_rare(const MachineNames& machine, std::size_t state, std::size_t event) const {
+  return std::any_of(rare_.begin(), rare_.end(), [&](const Rare& entry) {
+    return std::string_view(machine.name) == entry.machine &&
+           std::string_view(machine.states[state]) == entry.state &&
+           std::string_view(machine.events[event]) == entry.event;
+  });
 }
 
-std::vector<std::string> CoverageTable::pairs(bool met, bool is_listed) const {
+std::vector<std::string> CoverageTable::unreached(uint64_t schedules) const {
+  constexpr uint64_t kLeast = 3;
+  constexpr uint64_t kSchedulesForRare = 1'000'000;
   std::vector<std::string> found;
+  if (schedules < RunOptions::kSchedules) return found;
+  for_each_pair([&](const std::string& pair, uint64_t count, bool impossible, bool rare) {
+    const uint64_t least = impossible ? 0 : !rare ? kLeast : schedules >= kSchedulesForRare ? 1 : 0;
+    if (count < least) found.push_back(absl::StrCat(pair, ", ", count, " times"));
+  });
+  return found;
+}
+
+std::vector<std::string> CoverageTable::reached_impossible() const {
+  std::vector<std::string> found;
+  for_each_pair([&](const std::string& pair, uint64_t count, bool impossible, bool) {
+    if (impossible && count > 0) found.push_back(pair);
+  });
+  return found;
+}
+
+void CoverageTable::for_each_pair(const std::function<void(const std::string& pair, uint64_t count,
+                                                           bool impossible, bool rare)>& visit) const {
   for (std::size_t m = 0; m < machines_.size(); ++m) {
     const MachineNames& machine = machines_[m];
     for (std::size_t s = 0; s < machine.states.size(); ++s) {
       for (std::size_t e = 0; e < machine.events.size(); ++e) {
-        if ((counts_[m][s][e] != 0) == met && listed(machine, s, e) == is_listed)
-          found.push_back(absl::StrCat(machine.name, ": ", machine.states[s], " x ", machine.events[e]));
+        visit(absl::StrCat(machine.name, ": ", machine.states[s], " x ", machine.events[e]), counts_[m][s][e],
+              listed(machine, s, e), is_rare(machine, s, e));
       }
     }
   }
-  return found;
 }
 
 }  // namespace gradwire::simulation

@@ -2,7 +2,7 @@
 
 load("//bazel:defs.bzl", "gradwire_cc_test")
 
-# A test that runs up to a million schedules is worth an optimised build in every configuration.
+# A test that runs many thousands of schedules is worth an optimised build in every configuration.
 OPTIMISED = [
     "-O2",
     "-DNDEBUG",
@@ -44,7 +44,8 @@ def gradwire_simulation(state_machines, state_machine_deps, deliberate_bug, srcs
         srcs = ["simulation_test.cc"],
         copts = OPTIMISED,
         linkstatic = True,
-        deps = [":world"],
+        threads = False,
+        deps = [":world", "//tests/simulation:simulation_main"],
     )
     native.cc_library(
         name = "bugs",
@@ -58,6 +59,7 @@ def gradwire_simulation(state_machines, state_machine_deps, deliberate_bug, srcs
         srcs = ["bugs_test.cc"],
         copts = OPTIMISED,
         linkstatic = True,
+        threads = False,
         deps = [":bugs", ":world_with_bugs"],
     )
 

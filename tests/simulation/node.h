@@ -52,6 +52,12 @@ struct Node {
   // The log says that it is dead or has left, whether it has read that or not.
   bool gone = false;
   bool leaving = false;
+  // It has noticed that it cannot reach the store, and loses those that are silent without waiting for the log.
+  bool store_lost = false;
+  Time store_lost_at = 0;
+  // For how long it has been without the store, and whose joins it had read when it lost the store, as bits.
+  Time without_store_for = 0;
+  uint32_t known_at_loss = ~uint32_t{0};
   Time paused_until = 0;
   // For how long it stood still so far.
   Time paused_for = 0;

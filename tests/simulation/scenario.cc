@@ -40,6 +40,17 @@ Scenario::Scenario(Random& random) {
   } else if (random.below(2) == 0) {
     log_delay = random.between(1000, 100'000);
   }
+  if (random.below(8) == 0) {
+    store_loss = true;
+    store_loss_of_all = random.below(3) == 0;
+    sharing = true;
+    // Whoever joins afterwards is a stranger to the worker that lost the store.
+    open = true;
+    joins = static_cast<int>(random.between(1, 2));
+    crashes = static_cast<int>(random.between(1, 2));
+    restarts = 0;
+    leaves = 0;
+  }
   if (long_faults) span = random.between(1'300'000, 2'000'000);
 }
 

@@ -39,8 +39,11 @@ struct Scenario {
   Time span = 100'000;
   // Workers delete and confirm forks of others.
   bool confused = false;
-  // Without it nobody joins or leaves, and each worker decides deaths for itself.
+  // Without it nobody joins or leaves, each worker loses others by its own decision, and what it keeps for them stays.
   bool store = true;
+  // Workers lose the store until everything heals: all of them, or one alone.
+  bool store_loss = false;
+  bool store_loss_of_all = false;
   // world_size 0: ids are assigned.
   bool open = true;
   int crashes = 0;

@@ -26,8 +26,9 @@ struct Event {
     kRestart,  // a: starts again as a new incarnation
     kJoin,
     kLeave,
-    kPause,  // a; arg: for how long
-    kCut,    // a from b (kStore: the store, kAll: everybody); arg: for how long
+    kPause,      // a; arg: for how long
+    kCut,        // a from b (kStore: the store, kAll: everybody); arg: for how long
+    kLoseStore,  // arg: 1: all workers lose the store, 0: one alone; until everything heals
     kCount
   };
   Time time = 0;

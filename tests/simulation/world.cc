@@ -80,6 +80,10 @@ void World::plan() {
     const int kind = static_cast<int>(random_.below(4));
     fault(Kind::kCut, 1, kind == 0 ? kAll : kind == 1 && scenario_.store ? kStore : 0, shortest, longest);
   }
+  if (scenario_.store_loss) {
+    scheduler_.add(random_.between(0, scenario_.span / 4), Kind::kLoseStore, 0, 0,
+                   scenario_.store_loss_of_all ? 1 : 0);
+  }
   for (int i = 0; i < scenario_.actions; ++i) {
     Time at = random_.between(0, scenario_.span);
     if (!hot.empty() && random_.below(3) != 0) {
@@ -104,7 +108,8 @@ bool World::step() {
 void World::dispatch(const Event& event) {
   const bool anybodys = event.kind == Kind::kAct || event.kind == Kind::kCrash || event.kind == Kind::kJoin ||
                         event.kind == Kind::kLeave || event.kind == Kind::kPause ||
-                        event.kind == Kind::kCut || event.kind == Kind::kRestart;
+                        event.kind == Kind::kCut || event.kind == Kind::kLoseStore ||
+                        event.kind == Kind::kRestart;
   const int actor = event.kind == Kind::kDeliver ? network_.at(event.arg).to : event.a;
   if (!anybodys) {
     Node& node = *nodes_[actor];
@@ -191,6 +196,11 @@ void World::dispatch(const Event& event) {
       if (other != nullptr && other != node) cut(node->index, other->index, event.arg);
       return;
     }
+    case Kind::kLoseStore:
+      for (const auto& other : nodes_) {
+        if (other->running && (event.arg == 1 || other.get() == node)) lose_store(*other);
+      }
+      return;
     default:
       return;
   }
@@ -242,7 +252,8 @@ std::string World::unquiet() const {
     const std::string name = node_name(node->index);
     if (node->roster.position() != log_.size()) return absl::StrCat(name, " is behind the log");
     if (node->references.unacknowledged() > 0) return absl::StrCat(name, " has unanswered messages");
-    if (node->references.fencing()) return absl::StrCat(name, " waits for a fence");
+    // Without the log nobody agrees on a death.
+    if (node->references.fencing() && scenario_.store) return absl::StrCat(name, " waits for a fence");
     if (node->references.unanswered_fences() > 0) return absl::StrCat(name, " owes answers to fences");
     for (const auto& other : nodes_) {
       if (!other->running && node->roster.status(other->incarnation) == rpc::Roster::Status::kMember &&

@@ -102,6 +102,8 @@ class World {
   void lose(Node& node, uint64_t dead);
   void fence(Node& node, uint64_t dead);
   void declare_dead(Node& node, uint64_t dead, const char* why, bool accusation);
+  // Without the log: the worker is lost here, and nobody has agreed on it.
+  void lose_alone(Node& node, uint64_t dead);
   void follow(Node& node);
   void try_append(Node& node, uint32_t index);
   void request(Node& node, rpc::RosterEntry entry, bool accusation);
@@ -112,6 +114,7 @@ class World {
   void restart(const std::string& name, int32_t id);
   void pause(Node& node, Time duration);
   void cut(int a, int b, Time duration);
+  void lose_store(Node& node);
   void heal();
   // Everybody calls everybody: whom nobody calls, nobody misses. True when all are connected already.
   bool connect_all();
@@ -126,6 +129,8 @@ class World {
   void check_blame(int by, int dead);
   void check_healed();
   void check_empty();
+  // The node keeps something for workers that it has lost, and the group never agrees on.
+  bool keeps_for_good(const Node& node) const;
   // Counts for the invariants: there, and not declared dead.
   bool live(int index) const { return nodes_[index]->running && !nodes_[index]->gone; }
   Known& known(const rpc::Id& rref) { return known_[rref_index_[rref.counter]]; }

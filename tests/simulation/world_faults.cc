@@ -1,3 +1,4 @@
+#include "rpc/deliberate_bug.h"
 #include "tests/simulation/world.h"
 
 // What befalls workers and their connections, and how it ends.
@@ -40,12 +41,33 @@ void World::cut(int a, int b, Time duration) {
   }
 }
 
+void World::lose_store(Node& node) {
+  if (trace_) trace_->line(now_, node_name(node.index), " loses the store");
+  constexpr Time kUntilItHeals = Time{1} << 40;
+  network_.cut(node.index, kStore, now_ + kUntilItHeals, 0);
+  if (!node.store_lost) {
+    node.store_lost_at = now_;
+    node.known_at_loss = 0;
+    for (const auto& other : nodes_) {
+      const bool known = node.roster.status(other->incarnation) != rpc::Roster::Status::kUnknown;
+      if (known) node.known_at_loss |= 1u << other->index;
+    }
+  }
+  node.store_lost = true;
+  if (!rpc::deliberate_bug(rpc::DeliberateBug::kAgreeAlone)) return;
+  for (const auto& other : nodes_) {
+    if (node.references.is_lost(other->incarnation)) fence(node, other->incarnation);
+  }
+}
+
 void World::heal() {
   calm_ = true;
   if (trace_) trace_->line(now_, "everything heals");
   network_.heal();
   for (const auto& node : nodes_) {
     node->paused_until = 0;
+    if (node->store_lost) node->without_store_for += now_ - node->store_lost_at;
+    node->store_lost = false;
     if (node->running) scheduler_.add(now_, Event::Kind::kFollow, node->index);
   }
   connect_all();

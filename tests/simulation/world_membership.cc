@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "rpc/deliberate_bug.h"
 #include "tests/simulation/world.h"
 
 // Connections, the watch that workers keep on one another, and the group's log.
@@ -162,12 +163,10 @@ void World::fence(Node& node, uint64_t dead) {
 
 void World::declare_dead(Node& node, uint64_t dead, const char* why, bool accusation) {
   if (!violation_.empty()) return;
-  if (!scenario_.store) {
-    check_blame(node.index, static_cast<int>(dead) - 1);
-    lose(node, dead);
-    fence(node, dead);
-    node.detector.remove(dead);
-    return;
+  if (!scenario_.store) return lose_alone(node, dead);
+  if (node.store_lost) {
+    lose_alone(node, dead);
+    accusation = false;
   }
   const uint32_t bit = 1u << (dead - 1);
   if (node.accusing & bit) return;
@@ -177,6 +176,13 @@ void World::declare_dead(Node& node, uint64_t dead, const char* why, bool accusa
   if (trace_)
     trace_->line(now_, node_name(node.index), " is about to declare ", worker(dead), " dead: ", why);
   request(node, std::move(entry), accusation);
+}
+
+void World::lose_alone(Node& node, uint64_t dead) {
+  check_blame(node.index, static_cast<int>(dead) - 1);
+  lose(node, dead);
+  if (rpc::deliberate_bug(rpc::DeliberateBug::kAgreeAlone)) fence(node, dead);
+  node.detector.remove(dead);
 }
 
 void World::request(Node& node, RosterEntry entry, bool accusation) {

@@ -240,6 +240,10 @@ void World::process(Node& node, Actions& actions) {
     for (Handle& handle : node.handles) {
       if (handle.fork != fork) continue;
       handle.failed = true;
+      // Without the log the owner may have lost it alone, which the log decides later.
+      if (scenario_.store_loss && nodes_[handle.owner - 1]->references.is_lost(node.incarnation)) {
+        continue;
+      }
       if (live(node.index) && live(static_cast<int>(handle.owner) - 1) &&
           !node.references.is_lost(handle.owner)) {
         violate(absl::StrCat("the owner of fork ", describe(fork), " refused it to a live holder"));

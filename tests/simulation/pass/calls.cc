@@ -110,7 +110,7 @@ void World::serve(int index) {
     trace(worker_name(call.to), " gets from ", worker_name(call.from), ": ", describe(call));
     if (call.kind == Kind::kForward || call.kind == Kind::kInputs) {
       const bool inputs = call.kind == Kind::kInputs;
-      if (!enter(call.to, call.context, inputs ? Coverage::kInputs : Coverage::kForward)) {
+      if (!enter(call.to, call.context, call.from, inputs ? Coverage::kInputs : Coverage::kForward)) {
         return reply(index, absl::NotFoundError("the context was released"));
       }
       if (!inputs) return reply(index, absl::OkStatus());
@@ -122,10 +122,7 @@ void World::serve(int index) {
       return reply(index, absl::OkStatus());
     }
     if (call.kind == Kind::kCleanup) {
-      cover(call.to, call.context, Coverage::kCleanup);
-      // Only its own worker ends a context of this one.
-      if (contexts_[call.context].origin != call.to)
-        release_context(call.to, call.context, call.low, call.from);
+      serve_cleanup(call.to, call.context, call.low, call.from);
       return reply(index, absl::OkStatus());
     }
     cover(call.to, call.context, Coverage::kPassMessage);

@@ -1,4 +1,5 @@
 // What Contexts and Engine do: who is in a context, and who must hear of its end.
+#include <algorithm>
 #include <utility>
 
 #include "tests/simulation/pass/world.h"
@@ -31,16 +32,18 @@ void World::open(int c) {
   context.opened = true;
   context.id = {incarnation(context.origin), worker.next_counter++};
   trace(worker_name(context.origin), " opens context ", c);
-  enter(context.origin, c, Coverage::kOpened);
+  enter(context.origin, c, context.origin, Coverage::kOpened);
 }
 
-bool World::enter(int w, int c, Coverage::ContextEvent event) {
+bool World::enter(int w, int c, int from, Coverage::ContextEvent event) {
   Local& local = workers_[w].contexts[c];
   cover(w, c, event);
-  const ContextTable::Entry entry = workers_[w].table.enter(contexts_[c].id);
+  const ContextTable::Entry entry =
+      workers_[w].table.enter(contexts_[c].id, w == from ? 0 : incarnation(from));
+  if (w != from) local.heard |= 1u << from;
   if (entry == ContextTable::Entry::kReleased) {
-    // Only of what has ended, or as good as has, may nothing more be heard.
-    if (!local.told)
+    // Only of what has ended, or as good as has, may nothing more be heard; or from one who said so itself.
+    if (!local.told && !(local.told_by & 1u << from))
       violate(
           absl::StrCat("context ", c, " is refused by ", worker_name(w), ", which never heard of its end"));
     return false;
@@ -68,7 +71,7 @@ void World::let_go(int c) {
   context.released = true;
   trace(worker_name(context.origin), " lets go of context ", c);
   cover(context.origin, c, Coverage::kLetGo);
-  release_context(context.origin, c, 0, context.origin);
+  release_context(context.origin, c, context.origin);
 }
 
 // The worker has been told of the end of every context of this origin with a lower counter.
@@ -83,33 +86,57 @@ void World::tell(int w, const rpc::Id& below) {
   }
 }
 
-void World::release_context(int w, int c, uint64_t low, int from) {
+// The origin lets go of its context, or `from`, its origin, is lost.
+void World::release_context(int w, int c, int from) {
   WorkerState& worker = workers_[w];
   const rpc::Id context = contexts_[c].id;
-  const uint64_t self = incarnation(w);
-  std::vector<int> released;
-  std::vector<std::pair<int, uint64_t>> to_tell;
-  std::vector<rpc::Id> ending{context};
-  for (std::size_t i = 0; i < ending.size(); ++i) {
-    const rpc::Id each = ending[i];
-    auto touched = worker.table.release(each, each.origin == self ? 0 : low);
-    if (i == 0 && context.origin == self) {
-      low = worker.table.low(self, worker.next_counter);
-      worker.table.release(each, low);
-    }
-    if (i == 0) {
-      for (const rpc::Id& overdue : worker.table.overdue(context.origin)) ending.push_back(overdue);
-    }
-    if (!touched.has_value()) continue;
-    const int index = find_context(each);
-    if (i > 0) cover(w, index, Coverage::kOverdue);
-    released.push_back(index);
-    for (uint64_t to : *touched) to_tell.emplace_back(index, to);
+  auto touched = worker.table.release(context, 0);
+  uint64_t low = 0;
+  if (contexts_[c].origin == w) {
+    low = worker.table.low(incarnation(w), worker.next_counter);
+    worker.table.release(context, low);
   }
   worker.contexts[c].told = true;
   tell(w, {context.origin, low});
+  std::vector<ContextTable::Ended> ended;
+  if (touched.has_value()) ended.push_back({context, *std::move(touched)});
+  end_contexts(w, c, ended, low, from);
+}
+
+void World::serve_cleanup(int w, int c, uint64_t low, int from) {
+  Local& local = workers_[w].contexts[c];
+  cover(w, c, Coverage::kCleanup);
+  // Only its own worker ends a context of this one.
+  if (contexts_[c].origin == w) return;
+  const ContextTable::Cleanup cleanup = workers_[w].table.cleanup(contexts_[c].id, low, incarnation(from));
+  local.told_by |= 1u << from;
+  if (from == contexts_[c].origin) {
+    local.told = true;
+    tell(w, {contexts_[c].id.origin, low});
+  }
+  if (cleanup.refused != (local.live && from != contexts_[c].origin && !local.told &&
+                          std::none_of(cleanup.ended.begin(), cleanup.ended.end(),
+                                       [&](const auto& each) { return each.context == contexts_[c].id; }))) {
+    violate(absl::StrCat(worker_name(w), " does not say that it refused a CLEANUP, or says so of another"));
+  }
+  const bool is_party = ((local.heard | contexts_[c].touched[w]) & 1u << from) != 0;
+  if (cleanup.refused && is_party && !(workers_[w].lost & 1u << from)) {
+    violate(absl::StrCat(worker_name(w), " refuses a CLEANUP of ", worker_name(from), ", which takes part"));
+  }
+  end_contexts(w, c, cleanup.ended, low, from);
+}
+
+// What becomes of contexts that the table has ended; `c` is the one that was spoken of.
+void World::end_contexts(int w, int c, const std::vector<ContextTable::Ended>& ended, uint64_t low,
+                         int from) {
+  std::vector<int> released;
+  for (const ContextTable::Ended& each : ended) {
+    const int index = find_context(each.context);
+    if (index != c) cover(w, index, Coverage::kOverdue);
+    released.push_back(index);
+  }
   for (int index : released) {
-    Local& local = worker.contexts[index];
+    Local& local = workers_[w].contexts[index];
     local.live = false;
     local.told = true;
     if (!contexts_[index].released && workers_[contexts_[index].origin].alive) {
@@ -120,9 +147,13 @@ void World::release_context(int w, int c, uint64_t low, int from) {
       abort(part, absl::AbortedError("the context was released"));
     }
   }
-  for (const auto& [index, to] : to_tell) {
-    if (worker_of(to) == from || to == contexts_[index].id.origin) continue;
-    call({.kind = Kind::kCleanup, .from = w, .to = worker_of(to), .context = index, .low = low});
+  for (const ContextTable::Ended& each : ended) {
+    for (uint64_t to : each.touched) {
+      const int index = find_context(each.context);
+      // Who said the end of one context may yet have to hear of the others'.
+      if ((worker_of(to) == from && index == c) || to == each.context.origin) continue;
+      call({.kind = Kind::kCleanup, .from = w, .to = worker_of(to), .context = index, .low = low});
+    }
   }
 }
 
@@ -153,14 +184,14 @@ void World::lose(int w, int dead, int step) {
       return;
     }
     case 2: {
-      worker.table.worker_lost(lost);
+      end_contexts(w, -1, worker.table.worker_lost(lost), 0, dead);
       const std::vector<rpc::Id> orphans = worker.table.origin_lost(lost);
       for (std::size_t c = 0; c < contexts_.size(); ++c) {
         const bool of_dead = contexts_[c].opened && contexts_[c].id.origin == lost;
         cover(w, static_cast<int>(c), of_dead ? Coverage::kOriginLost : Coverage::kPeerLost);
         if (of_dead) worker.contexts[c].told = true;
       }
-      for (const rpc::Id& orphan : orphans) release_context(w, find_context(orphan), 0, dead);
+      for (const rpc::Id& orphan : orphans) release_context(w, find_context(orphan), dead);
       return;
     }
     default:

@@ -26,6 +26,9 @@ Coverage::Coverage()
           },
           {
 #include "tests/simulation/pass/impossible.inc"
+          },
+          {
+#include "tests/simulation/pass/rare.inc"
           }) {
 }
 

@@ -117,6 +117,18 @@ void World::check_quiet() {
   }
 }
 
+// Who does not take the word of `teller`, whose messages have not come there, as others take part that live.
+uint32_t World::refusing(const ContextInfo& context, int teller) const {
+  uint32_t refusing = 0;
+  if (teller == context.origin) return 0;
+  const auto c = static_cast<std::size_t>(&context - contexts_.data());
+  for (int w = 0; w < scenario_.workers; ++w) {
+    const uint32_t parties = workers_[w].contexts[c].heard | context.touched[w];
+    if (parties != 0 && !(parties & 1u << teller)) refusing |= 1u << w;
+  }
+  return refusing;
+}
+
 uint32_t World::told_of_end(const ContextInfo& context) const {
   uint32_t alive = 0;
   for (int w = 0; w < scenario_.workers; ++w) alive |= workers_[w].alive ? 1u << w : 0;
@@ -125,7 +137,7 @@ uint32_t World::told_of_end(const ContextInfo& context) const {
   for (uint32_t before = 0; before != told;) {
     before = told;
     for (int w = 0; w < scenario_.workers; ++w) {
-      if (before & 1u << w) told |= context.touched[w] & alive;
+      if (before & 1u << w) told |= context.touched[w] & alive & ~refusing(context, w);
     }
   }
   return told;
@@ -141,8 +153,12 @@ void World::check_released() {
       const auto what = absl::StrCat("context ", context.id.counter, " of ", worker_name(context.origin));
       if (table.live(context.id))
         return violate(absl::StrCat(worker_name(w), " holds ", what, ", which has ended"));
-      if (table.enter(context.id) != autograd::ContextTable::Entry::kReleased) {
-        return violate(absl::StrCat("at ", worker_name(w), " a late message brings back ", what));
+      for (int from = 0; from < scenario_.workers; ++from) {
+        // Nothing comes from those that w has lost.
+        if (!(context.touched[from] & 1u << w) || workers_[w].lost & 1u << from) continue;
+        if (table.enter(context.id, incarnation(from)) == autograd::ContextTable::Entry::kReleased) continue;
+        return violate(absl::StrCat("at ", worker_name(w), " a late message of ", worker_name(from),
+                                    " brings back ", what));
       }
     }
   }

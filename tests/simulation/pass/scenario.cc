@@ -14,6 +14,12 @@ Scenario::Scenario(Random& random) {
   if (random.below(3) == 0) inputs = random.below(2) == 0 ? 1000 : 500;
   if (random.below(3) == 0) drop = random.below(301);
   if (random.below(2) == 0) duplicate = random.below(301);
+  // Waves from both ends, and everything comes twice.
+  if (random.below(6) == 0) {
+    fast = 0;
+    inputs = 1000;
+    duplicate = 600;
+  }
   delay = random.between(200, 5000);
   long_delay = random.between(5000, 50'000);
   if (random.below(2) == 0) long_delays = random.below(350);

@@ -1,30 +1,17 @@
 #include <chrono>
-#include <cstdlib>
 #include <iostream>
 #include <string>
 
 #include "gtest/gtest.h"
-#include "tests/simulation/instrumented.h"
 #include "tests/simulation/pass/world.h"
+#include "tests/simulation/run_options.h"
 
 namespace gradwire::pass_simulation {
-
-using simulation::kInstrumented;
 namespace {
 
-constexpr uint64_t kSchedules = 300'000;
-constexpr uint64_t kInstrumentedSchedules = 5'000;
-
-uint64_t from_env(const char* name, uint64_t otherwise) {
-  const char* text = std::getenv(name);
-  return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
-}
-
-// GRADWIRE_SIMULATION_SEED and GRADWIRE_SIMULATION_SCHEDULES: where to begin, and how many to run.
 TEST(PassSimulation, EveryGradientComesOnceAndEveryPassEnds) {
-  const uint64_t first = from_env("GRADWIRE_SIMULATION_SEED", 1);
-  const uint64_t count =
-      from_env("GRADWIRE_SIMULATION_SCHEDULES", kInstrumented ? kInstrumentedSchedules : kSchedules);
+  const uint64_t first = simulation::run_options().seed;
+  const uint64_t count = simulation::run_options().schedules;
   Coverage coverage;
   uint64_t schedules = 0, steps = 0;
   int failures = 0;
@@ -46,9 +33,8 @@ TEST(PassSimulation, EveryGradientComesOnceAndEveryPassEnds) {
   for (const std::string& pair : coverage.reached_impossible()) {
     ADD_FAILURE() << "reached: " << pair << ", which impossible.inc says cannot be";
   }
-  if (schedules < kSchedules) return;  // Too few to reach what is rare.
-  for (const std::string& pair : coverage.unreached()) {
-    ADD_FAILURE() << "never reached: " << pair << " (impossible.inc has those that cannot be)";
+  for (const std::string& pair : coverage.unreached(count)) {
+    ADD_FAILURE() << "reached too seldom: " << pair << " (impossible.inc has those that cannot be)";
   }
 }
 

@@ -96,8 +96,11 @@ struct Part {
 // ContextState.
 struct Local {
   bool live = false;
-  // It was told of the end.
+  // It was told of the end, by one who may end it.
   bool told = false;
+  // Whose messages it has served, and who said the end but may not end it, as bits.
+  uint32_t heard = 0;
+  uint32_t told_by = 0;
   std::vector<int> parts;
 };
 struct WorkerState {

@@ -59,7 +59,7 @@ void World::plan() {
                                   random_);
     for (const GraphMessage& message : context.graph.messages) {
       touch(message.from, c, message.to);
-      enter(message.to, c, Coverage::kForward);
+      enter(message.to, c, message.from, Coverage::kForward);
     }
     plan_passes(c);
   }

@@ -58,9 +58,12 @@ class World {
   // contexts.cc: Contexts and Engine.
   void open(int context);
   void let_go(int context);
-  void release_context(int worker, int context, uint64_t low, int from);
+  void release_context(int worker, int context, int from);
+  void serve_cleanup(int worker, int context, uint64_t low, int from);
+  void end_contexts(int worker, int context, const std::vector<autograd::ContextTable::Ended>& ended,
+                    uint64_t low, int from);
   // False when it was released.
-  bool enter(int worker, int context, Coverage::ContextEvent event);
+  bool enter(int worker, int context, int from, Coverage::ContextEvent event);
   void tell(int worker, const rpc::Id& below);
   bool touch(int worker, int context, int to);
   void straggle();
@@ -115,6 +118,7 @@ class World {
   void check_actions(const Part& part, const Actions& actions);
   void count_shipped(PassInfo& pass, const Tensors& tensors);
   // Workers that hear of the end of a context as long as they live, as bits.
+  uint32_t refusing(const ContextInfo& context, int teller) const;
   uint32_t told_of_end(const ContextInfo& context) const;
 
   // trace.cc

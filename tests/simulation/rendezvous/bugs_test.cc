@@ -19,7 +19,7 @@ TEST(RendezvousBugs, EachIsFound) {
     rendezvous::chosen_bug = bug;
     bool found = false;
     for (uint64_t seed = 1; seed <= kMost && !found; ++seed) {
-      World world(seed, nullptr);
+      World world(seed, nullptr, nullptr);
       const std::string& violation = world.run();
       if (violation.empty()) continue;
       found = true;
@@ -34,7 +34,7 @@ TEST(RendezvousBugs, EachIsFound) {
 
 TEST(RendezvousBugs, WithoutOneNothingIsFound) {
   for (uint64_t seed = 1; seed <= (simulation::kInstrumented ? 200 : 1000); ++seed) {
-    World world(seed, nullptr);
+    World world(seed, nullptr, nullptr);
     EXPECT_EQ(world.run(), "") << "seed " << seed;
   }
 }

@@ -51,10 +51,19 @@ SimNode* World::by_id(const std::string& id) {
   return nullptr;
 }
 
+void World::cover(What what) {
+  if (coverage_ == nullptr) return;
+  coverage_->hit(!record_                            ? Coverage::kNone
+                 : record_->phase == Phase::kJoining ? Coverage::kJoining
+                 : record_->phase == Phase::kRunning ? Coverage::kRunning
+                                                     : Coverage::kClosed,
+                 what);
+}
+
 void World::check_write(SimNode& writer, const Record& after) {
   trace(writer.name(), " writes ", describe(after));
   if (!record_) {
-    coverage_.hit(What::kCreated);
+    cover(What::kCreated);
     if (after.phase == Phase::kRunning) check_begun(after);
     return;
   }
@@ -102,9 +111,9 @@ void World::check_removed(SimNode& writer, const Record& before, const Record& a
       const bool joining = before.phase == Phase::kJoining;
       if (member.id == writer.machine->id()) {
         if (!takes_part) {
-          coverage_.hit(What::kLeftWaiting);
+          cover(What::kLeftWaiting);
         } else if (joining) {
-          coverage_.hit(What::kLeftJoining);
+          cover(What::kLeftJoining);
         }
         continue;
       }
@@ -112,10 +121,10 @@ void World::check_removed(SimNode& writer, const Record& before, const Record& a
         return violate(
             absl::StrCat(writer.name(), " takes ", member.id, " for lost, which was never alone away"));
       }
-      if (!takes_part) coverage_.hit(What::kLostWaiting);
-      if (takes_part && joining) coverage_.hit(What::kLostJoining);
+      if (!takes_part) cover(What::kLostWaiting);
+      if (takes_part && joining) cover(What::kLostJoining);
       const SimNode* node = by_id(member.id);
-      if (node != nullptr && node->workers) coverage_.hit(What::kRemovedWithWorkers);
+      if (node != nullptr && node->workers) cover(What::kRemovedWithWorkers);
     }
   }
 }
@@ -123,42 +132,42 @@ void World::check_removed(SimNode& writer, const Record& before, const Record& a
 void World::cover_write(SimNode& writer, const Record& before, const Record& after) {
   const bool was_joining = before.phase == Phase::kJoining, was_running = before.phase == Phase::kRunning;
   for (const Member& member : after.participants) {
-    if (!has(before, member.id)) coverage_.hit(What::kEntered);
-    if (has(before.waiting, member.id)) coverage_.hit(What::kLetIn);
+    if (!has(before, member.id)) cover(What::kEntered);
+    if (has(before.waiting, member.id)) cover(What::kLetIn);
     if (was_joining && member.ready && has(before.participants, member.id) &&
         !std::any_of(before.participants.begin(), before.participants.end(),
                      [&](const Member& old) { return old.id == member.id && old.ready; })) {
-      coverage_.hit(What::kReady);
+      cover(What::kReady);
     }
-    if (member.done && !done(before, member.id)) coverage_.hit(What::kDone);
+    if (member.done && !done(before, member.id)) cover(What::kDone);
   }
   for (const Member& member : after.waiting) {
     if (!has(before, member.id)) {
-      coverage_.hit(What::kEnteredWaiting);
-      if (member.id.find('.') != std::string::npos) coverage_.hit(What::kEnteredAgain);
+      cover(What::kEnteredWaiting);
+      if (member.id.find('.') != std::string::npos) cover(What::kEnteredAgain);
     }
   }
-  if (!before.store && after.store) coverage_.hit(What::kStoreServed);
+  if (!before.store && after.store) cover(What::kStoreServed);
   if (was_joining && after.phase == Phase::kRunning) {
     const int count = static_cast<int>(after.participants.size());
-    coverage_.hit(count == after.settings.max_nodes                 ? What::kRunFull
-                  : before.call_off > 0 && count >= before.call_off ? What::kRunComplete
-                                                                    : What::kRunLastCall);
+    cover(count == after.settings.max_nodes                 ? What::kRunFull
+          : before.call_off > 0 && count >= before.call_off ? What::kRunComplete
+                                                            : What::kRunLastCall);
   }
   const bool by_worker = after.failure && after.failure->rank >= 0;
   if (was_running && after.phase == Phase::kJoining) {
-    coverage_.hit(after.restarts_used > before.restarts_used
-                      ? (by_worker ? What::kRestartFailure : What::kRestartLost)
-                  : has(after, writer.machine->id()) ? What::kNextGrown
-                                                     : What::kNextLeft);
+    cover(after.restarts_used > before.restarts_used
+              ? (by_worker ? What::kRestartFailure : What::kRestartLost)
+          : has(after, writer.machine->id()) ? What::kNextGrown
+                                             : What::kNextLeft);
   }
   if (after.phase == Phase::kClosed) {
     const bool lost = after.failure && after.failure->message.find("was lost") != std::string::npos;
-    coverage_.hit(after.succeeded ? What::kSucceeded
-                  : by_worker     ? What::kClosedFailure
-                  : lost          ? What::kClosedLost
-                  : was_joining   ? What::kClosedLeftJoining
-                                  : What::kClosedLeft);
+    cover(after.succeeded ? What::kSucceeded
+          : by_worker     ? What::kClosedFailure
+          : lost          ? What::kClosedLost
+          : was_joining   ? What::kClosedLeftJoining
+                          : What::kClosedLeft);
   }
 }
 
@@ -192,24 +201,24 @@ void World::check_outcome(SimNode& node, const rendezvous::Outcome& outcome) {
   const bool closed = record_ && record_->phase == Phase::kClosed;
   switch (outcome.status.code()) {
     case absl::StatusCode::kOk:
-      coverage_.hit(What::kEndedOk);
+      cover(What::kEndedOk);
       if (!closed || !record_->succeeded) violate(absl::StrCat(node.name(), " takes the job for a success"));
       return;
     case absl::StatusCode::kAborted:
-      coverage_.hit(What::kEndedAborted);
+      cover(What::kEndedAborted);
       if (!closed || outcome.failure != record_->failure) {
         violate(absl::StrCat(node.name(), " has a failure of its own"));
       }
       return;
     case absl::StatusCode::kFailedPrecondition: {
       const bool late = outcome.status.message().find("is over") != absl::string_view::npos;
-      coverage_.hit(late ? What::kEndedTooLate : What::kEndedRankTaken);
+      cover(late ? What::kEndedTooLate : What::kEndedRankTaken);
       if (late && !closed) violate("the job is not over");
       if (!late && !scenario_.settings.fixed_ranks) violate("a rank is taken where nobody has one");
       return;
     }
     case absl::StatusCode::kInvalidArgument:
-      coverage_.hit(What::kEndedOtherSettings);
+      cover(What::kEndedOtherSettings);
       if (std::none_of(scenario_.launchers.begin(), scenario_.launchers.end(),
                        [](const auto& launcher) { return launcher.other_settings; })) {
         violate(absl::StrCat(node.name(), ": ", outcome.status.message()));
@@ -218,10 +227,10 @@ void World::check_outcome(SimNode& node, const rendezvous::Outcome& outcome) {
     case absl::StatusCode::kDeadlineExceeded:
       return check_too_few(node);
     case absl::StatusCode::kCancelled:
-      coverage_.hit(What::kEndedLeft);
+      cover(What::kEndedLeft);
       return;
     case absl::StatusCode::kUnavailable:
-      coverage_.hit(What::kEndedStoreLost);
+      cover(What::kEndedStoreLost);
       if (outcome.status.message() != "store lost") violate(std::string(outcome.status.message()));
       return;
     default:
@@ -230,7 +239,7 @@ void World::check_outcome(SimNode& node, const rendezvous::Outcome& outcome) {
 }
 
 void World::check_too_few(const SimNode& node) {
-  coverage_.hit(What::kEndedTooFew);
+  cover(What::kEndedTooFew);
   // With fixed ranks nodes may be many and yet not fit.
   if (now_ < scenario_.calm + 2 * kJoinTimeout || scenario_.settings.fixed_ranks) return;
   const auto others = std::count_if(nodes_.begin(), nodes_.end(), [&](const auto& other) {

@@ -38,7 +38,7 @@ int main(int argc, char** argv) {
     return 2;
   }
   std::vector<std::string> trace;
-  rendezvous_simulation::World world(seed, &trace);
+  rendezvous_simulation::World world(seed, nullptr, &trace);
   const std::string& violation = world.run();
   for (const std::string& line : trace) std::cout << line << "\n";
   std::cout << world.steps() << " events: " << (violation.empty() ? "all is well" : violation) << "\n";

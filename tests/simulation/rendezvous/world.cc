@@ -13,8 +13,8 @@ constexpr uint64_t kTooManySteps = 200'000;
 
 }  // namespace
 
-World::World(uint64_t seed, std::vector<std::string>* trace)
-    : random_(seed), scenario_(random_), trace_(trace) {}
+World::World(uint64_t seed, Coverage* coverage, std::vector<std::string>* trace)
+    : random_(seed), scenario_(random_), coverage_(coverage), trace_(trace) {}
 
 const std::string& World::run() {
   plan();

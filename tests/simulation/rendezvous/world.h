@@ -28,17 +28,18 @@ namespace gradwire::rendezvous_simulation {
 // because there is no room. Then the workers end, and so must the job.
 class World {
  public:
-  // `trace` may be nullptr and outlives this: lines for people.
-  World(uint64_t seed, std::vector<std::string>* trace);
+  // `coverage` and `trace`, lines for people, may be nullptr and outlive this.
+  World(uint64_t seed, Coverage* coverage, std::vector<std::string>* trace);
 
   // Empty, or the violated invariant.
   const std::string& run();
   uint64_t steps() const { return steps_; }
-  const Coverage& coverage() const { return coverage_; }
 
  private:
   using Kind = Event::Kind;
   using Machine = rendezvous::Rendezvous;
+
+  void cover(Coverage::What what);
 
   // world.cc: the schedule.
   void plan();
@@ -93,8 +94,8 @@ class World {
 
   Random random_;
   const Scenario scenario_;
+  Coverage* const coverage_;
   std::vector<std::string>* const trace_;
-  Coverage coverage_;
 
   Time now_ = 0;
   Scheduler scheduler_;

@@ -82,11 +82,11 @@ void World::serve(uint32_t index) {
       break;
     case Call::Kind::kChange:
       if (state_.value_or("") == call.change.expected) {
-        if (node.call != index) coverage_.hit(Coverage::What::kChangeGivenUpTookEffect);
+        if (node.call != index) cover(Coverage::What::kChangeGivenUpTookEffect);
         const std::string desired = call.change.desired;  // calls_ may grow
         write(node, desired);
       } else {
-        coverage_.hit(Coverage::What::kChangeLostRace);
+        cover(Coverage::What::kChangeLostRace);
       }
       calls_[index].answer = state_.value_or(calls_[index].change.expected);
       break;
@@ -98,7 +98,7 @@ void World::answer(uint32_t index) {
   calls_[index].revision = revision_;
   if (!calm_ && random_.per_mille(scenario_.lose_answers)) {
     if (calls_[index].kind == Call::Kind::kChange && calls_[index].answer == calls_[index].change.desired) {
-      coverage_.hit(Coverage::What::kAnswerLost);
+      cover(Coverage::What::kAnswerLost);
     }
     return;
   }

@@ -1,0 +1,98 @@
+#!/usr/bin/python3
+"""compile_errors_test.py PROGRAM_H: compiles snippets that include it, and reads the first error of each."""
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+
+PROGRAM = sys.argv.pop(1)
+# Continuous integration's compiler, which writes template arguments into its messages.
+COMPILER = ["clang++", "-std=c++20", "-I.", "-x"]
+
+
+class CompileErrors(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory(dir=os.environ.get("TEST_TMPDIR"))
+        # Compiled once: the headers take seconds.
+        cls.prefix = os.path.join(cls.folder.name, "program.pch")
+        subprocess.run(COMPILER + ["c++-header", PROGRAM, "-o", cls.prefix], check=True)
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.folder.cleanup()
+
+    def compile(self, snippet):
+        """The lines that are errors."""
+        done = subprocess.run(
+            COMPILER + ["c++", "-include-pch", self.prefix, "-fsyntax-only", "-Wno-unused-result", "-"],
+            input=snippet, stderr=subprocess.PIPE, universal_newlines=True, check=False)
+        errors = [line for line in done.stderr.splitlines() if "error: " in line]
+        self.assertEqual(done.returncode == 0, not errors, done.stderr)
+        return errors
+
+    def refused(self, snippet, *expected):
+        errors = self.compile(snippet)
+        self.assertTrue(errors, f"compiles: {snippet}")
+        for text in expected:
+            self.assertIn(text, errors[0])
+
+    def accepted(self, snippet):
+        self.assertEqual(self.compile(snippet), [])
+
+    def test_CallsThatAreRightCompile(self):
+        self.accepted("""
+            void calls(RRef<Counter> counter, const std::vector<double>& values) {
+              rpc_sync<&twice>("a", 5);
+              rpc_async<&sum>("a", "name", values);
+              remote<&sum>("a", std::string("name"), std::vector<double>{1.0});
+              counter.rpc_sync<&Counter::add>(5.5, values);
+              remote<Counter>("a", 5, "name");
+            }""")
+
+    def test_TextForANumberIsRefused(self):
+        self.refused("""void call() { rpc_sync<&twice>("a", "abc"); }""",
+                     "ParameterTakes<1, long, const char (&)[4]>", "does not convert implicitly")
+
+    def test_NumberForAVectorIsRefused(self):
+        for how in ("rpc_sync", "rpc_async", "remote"):
+            self.refused("void call() { %s<&sum>(\"a\", \"name\", 5); }" % how,
+                         "ParameterTakes<2, std::vector<double", "does not convert implicitly")
+
+    def test_ViewForAStringIsRefused(self):
+        self.refused("""void call(std::string_view name) { rpc_sync<&sum>("a", name, std::vector<double>()); }""",
+                     "ParameterTakes<1, std::basic_string<char", "does not convert implicitly")
+
+    def test_ArgumentsOfMethodsAreChecked(self):
+        for how in ("rpc_sync", "rpc_async", "remote"):
+            self.refused("void call(RRef<Counter> counter) { counter.%s<&Counter::add>(1, 5); }" % how,
+                         "ParameterTakes<2, std::vector<double", "does not convert implicitly")
+
+    def test_ArgumentsOfDeclaredConstructorsAreChecked(self):
+        self.refused("""void call() { remote<Counter>("a", "abc", "name"); }""",
+                     "ParameterTakes<1, long, const char (&)[4]>", "does not convert implicitly")
+        self.refused("""void call(Agent& agent) { agent.remote<Counter>("a", 5); }""",
+                     "another number of arguments")
+
+    def test_OtherParametersThanDeclaredAreRefused(self):
+        self.refused("GRADWIRE_RPC_CLASS(Counter, int64_t)", "GRADWIRE_RPC_CONSTRUCTOR and the registration")
+
+    def test_TypeWithoutCodecSaysWhatToDo(self):
+        for snippet in ("""NoCodec make(int64_t n) { return {}; }
+                           GRADWIRE_RPC(make)""",
+                        """int64_t take(const std::vector<NoCodec>& values) { return 0; }
+                           GRADWIRE_RPC(take)""",
+                        """struct Holder { explicit Holder(NoCodec) {} };
+                           void call() { remote<Holder>("a", NoCodec()); }""",
+                        "NoCodec call(RRef<NoCodec> there) { return there.to_here(); }"):
+            self.refused(snippet, "HasCodec<NoCodec>", "specialise gradwire::rpc::Codec")
+
+    def test_OverloadSaysWhichMacroToUse(self):
+        self.refused("GRADWIRE_RPC(overloaded)", "overloads_need_GRADWIRE_RPC_AS")
+        self.refused("GRADWIRE_RPC_METHOD(Overloaded, method)", "overloads_need_GRADWIRE_RPC_AS")
+        self.refused("GRADWIRE_RPC_IDEMPOTENT(overloaded)", "overloads_need_GRADWIRE_RPC_IDEMPOTENT_AS")
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

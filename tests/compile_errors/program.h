@@ -1,0 +1,34 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "rpc/call.h"
+#include "rpc/constructor.h"
+#include "rpc/registration.h"
+
+// What the snippets of compile_errors_test.py call.
+using namespace gradwire::rpc;  // NOLINT
+
+inline int64_t twice(int64_t n) { return 2 * n; }
+GRADWIRE_RPC(twice)
+inline double sum(const std::string& name, const std::vector<double>& values) { return values.size(); }
+GRADWIRE_RPC(sum)
+
+struct Counter {
+  Counter(int64_t start, std::string name);
+  void add(int64_t n, const std::vector<double>& more);
+};
+GRADWIRE_RPC_CONSTRUCTOR(Counter, int64_t, std::string)
+
+struct NoCodec {
+  int x = 0;
+};
+int64_t overloaded(int64_t n);
+double overloaded(double x);
+struct Overloaded {
+  void method();
+  void method(int64_t n);
+};

@@ -1,0 +1,135 @@
+// Takes the input for what a hostile writer puts into the cells of a lane (collectives/cpu/lanes/lane.h), one after the
+// other, 56 bytes each behind the stamp; what a hostile reader says goes to a writer.
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "collectives/cpu/lanes/lane.h"
+#include "tests/fuzz/fuzzing.h"
+
+namespace {
+
+using gradwire::collectives::cpu::kLaneCells;
+using gradwire::collectives::cpu::kLanePieceBytes;
+using gradwire::collectives::cpu::Lane;
+using gradwire::collectives::cpu::LaneKind;
+using gradwire::collectives::cpu::LaneReader;
+using gradwire::collectives::cpu::LaneRecord;
+using gradwire::collectives::cpu::LaneWriter;
+using gradwire::fuzzing::Input;
+using gradwire::fuzzing::require;
+
+constexpr std::size_t kDataBytes = 4 * kLanePieceBytes;
+
+// Memory of a lane, with a margin that nothing may touch.
+struct Memory {
+  Memory() : bytes(new Aligned[Lane::bytes(kDataBytes) / sizeof(Aligned) + 1]()) {}
+  char* begin() const { return bytes.get()->bytes; }
+  char* data() const { return begin() + sizeof(Lane::Head) + kLaneCells * sizeof(Lane::Cell); }
+  Lane::Cell& cell(uint64_t number) const {
+    return reinterpret_cast<Lane::Cell*>(begin() + sizeof(Lane::Head))[number % kLaneCells];
+  }
+  Lane::Head& head() const { return *reinterpret_cast<Lane::Head*>(begin()); }
+
+  struct alignas(128) Aligned {
+    char bytes[128];
+  };
+  const std::unique_ptr<Aligned[]> bytes;
+};
+
+// Whether the words are a record, from the comments of lane.h.
+void check_record(const uint64_t (&words)[8], const absl::StatusOr<LaneRecord>& record,
+                  const Memory& memory) {
+  const uint64_t kind = words[1] & 0xff;
+  const uint64_t bytes = words[1] >> 32;
+  const bool carries = kind == 1 || kind == 6;
+  const bool in_cell = kind == 1 && bytes <= 40;
+  bool valid = kind >= 1 && kind <= 8;
+  if (valid && !in_cell && bytes > 0)
+    valid = carries && bytes <= 16'384 && words[5] <= kDataBytes && words[5] + bytes <= kDataBytes;
+  require(record.ok() == valid, "a record is taken for another than it is");
+  if (!valid) {
+    require(absl::IsInvalidArgument(record.status()), "an error that is not InvalidArgument");
+    return;
+  }
+  require(static_cast<uint64_t>(record->kind) == kind && record->code == ((words[1] >> 8) & 0xff) &&
+              static_cast<uint64_t>(record->tag) == words[2],
+          "other fields");
+  require(record->size == (carries ? bytes : words[3]), "another size");
+  if (!in_cell) require(record->id == words[4], "another id");
+  if (!carries || bytes == 0) return;
+  const char* const low = in_cell ? memory.begin() : memory.data();
+  const char* const high = in_cell ? memory.data() : memory.data() + kDataBytes;
+  require(record->payload >= low && record->payload + bytes <= high, "a payload outside of the lane");
+}
+
+void read_from_hostile_writer(Input& input) {
+  const Memory memory;
+  LaneReader reader(Lane(memory.begin(), kDataBytes));
+  for (uint64_t number = 0; !input.empty() && number < 2 * kLaneCells; ++number) {
+    uint64_t words[8] = {};
+    for (int i = 1; i < 8; ++i) words[i] = input.number(8);
+    for (int i = 1; i < 8; ++i) memory.cell(number).words[i].store(words[i]);
+    require(!reader.news(), "a cell without its stamp is news");
+    memory.cell(number).words[0].store(number + 1);
+    require(reader.news(), "a cell with its stamp is no news");
+    const absl::StatusOr<LaneRecord> record = reader.peek();
+    check_record(words, record, memory);
+    if (!record.ok()) return;
+    reader.release(*record);
+  }
+}
+
+// Whatever the reader says, the writer writes into the lane, and no faster than it was read.
+void write_to_hostile_reader(Input& input) {
+  const Memory memory;
+  LaneWriter writer(Lane(memory.begin(), kDataBytes));
+  const std::string payload(kLanePieceBytes, 'p');
+  struct Unread {
+    uint64_t number, place, size;
+  };
+  std::vector<Unread> unread;
+  uint64_t written = 0;
+  uint64_t said = 0;
+  bool lied = false;
+  while (!input.empty() && !writer.spoilt()) {
+    const uint64_t step = input.number(1);
+    if (step % 4 == 0) {
+      const uint64_t consumed = step < 128 ? said + std::min(step / 4, written - said) : input.number(8);
+      lied = lied || consumed < said || consumed > written;
+      if (!lied) said = consumed;
+      memory.head().consumed.store(consumed);
+      continue;
+    }
+    const std::size_t size = input.number(2) % (kLanePieceBytes + 1);
+    if (!writer.fits(size)) continue;
+    require(lied || written - said < kLaneCells, "a cell is written again that was not read");
+    writer.write({.kind = LaneKind::kPiece, .size = size, .id = 1, .payload = payload.data()});
+    require(memory.cell(written).words[0].load() == written + 1, "a record lies in another cell");
+    const uint64_t place = memory.cell(written).words[5].load();
+    require(size == 0 || place + size <= kDataBytes, "a payload lies outside of the lane");
+    // What an honest reader has not done with stays as it is.
+    std::erase_if(unread, [said](const Unread& each) { return each.number < said; });
+    for (const Unread& each : unread) {
+      require(lied || place + size <= each.place || each.place + each.size <= place,
+              "a payload was written over");
+    }
+    if (size > 0) unread.push_back({written, place, size});
+    ++written;
+  }
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, std::size_t size) {
+  Input input(data, size);
+  if (input.number(1) % 2 == 0) {
+    read_from_hostile_writer(input);
+  } else {
+    write_to_hostile_reader(input);
+  }
+  return 0;
+}

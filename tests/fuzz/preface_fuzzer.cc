@@ -1,0 +1,63 @@
+// Reads the input as the preface of a connection or a stripe (transport/tcp/preface.h), and as the sizes of a striped
+// buffer.
+
+#include <string>
+
+#include "absl/strings/string_view.h"
+#include "tests/fuzz/fuzzing.h"
+#include "transport/tcp/frame.h"
+#include "transport/tcp/preface.h"
+
+namespace {
+
+using gradwire::fuzzing::number_at;
+using gradwire::fuzzing::require;
+using gradwire::transport::kMaxStripes;
+using gradwire::transport::Preface;
+using gradwire::transport::stripe_share;
+using gradwire::transport::StripeShare;
+
+void check_preface(const std::string& bytes) {
+  const auto at = [&bytes](std::size_t index) {
+    return static_cast<int>(number_at(bytes.data() + index, 1));
+  };
+  const bool is_connection = at(5) == 0 && at(6) == 0 && at(7) == 0;
+  const bool is_stripe = at(5) == 1 && at(6) >= 1 && at(6) <= at(7) && at(7) <= 8;
+  const bool valid = bytes.compare(0, 4, "GWt1") == 0 && at(4) == 1 && (is_connection || is_stripe);
+  const absl::StatusOr<Preface> preface = Preface::parse(bytes);
+  require(preface.ok() == valid, "a preface is taken for another than it is");
+  if (!valid) {
+    require(absl::IsInvalidArgument(preface.status()), "an error that is not InvalidArgument");
+    return;
+  }
+  require((preface->kind == Preface::Kind::kStripe) == is_stripe, "a preface of the other kind");
+  require(preface->stripe == at(6) && preface->stripes == at(7), "another stripe");
+  require(preface->token[0] == number_at(bytes.data() + 8, 8) &&
+              preface->token[1] == number_at(bytes.data() + 16, 8),
+          "another token");
+  require(preface->encode() == bytes, "a preface does not survive encoding");
+}
+
+// The shares lie one behind the other, and are all of the buffer.
+void check_shares(uint64_t size, int stripes) {
+  uint64_t next = 0;
+  for (int index = 0; index <= stripes; ++index) {
+    const StripeShare share = stripe_share(size, stripes, index);
+    require(share.size <= size && (share.size == 0 || share.offset == next),
+            "shares overlap, or leave a gap");
+    next += share.size;
+  }
+  require(next == size, "shares are not all of the buffer");
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, std::size_t size) {
+  std::string bytes(reinterpret_cast<const char*>(data), size);
+  bytes.resize(Preface::kBytes);
+  check_preface(bytes);
+  // As much as any limit on a buffer allows.
+  check_shares(number_at(bytes.data() + 8, 8) >> 8,
+               1 + static_cast<int>(number_at(bytes.data(), 1) % kMaxStripes));
+  return 0;
+}

@@ -1,0 +1,28 @@
+#include <random>
+#include <string>
+
+#include "gtest/gtest.h"
+#include "tests/fuzz/fuzzing.h"
+#include "transport/tcp/preface.h"
+
+namespace gradwire::transport {
+namespace {
+
+TEST(PrefaceFuzzer, SeededMutationsAreWhatTheFormatSays) {
+  for (unsigned seed = 0; seed < 20'000; ++seed) {
+    SCOPED_TRACE(seed);
+    std::mt19937 random(seed);
+    Preface preface{.token = {random() * 0x100000001ull, random() * 0x100000001ull}};
+    if (random() % 2 == 0) {
+      preface.kind = Preface::Kind::kStripe;
+      preface.stripes = static_cast<int>(random() % 10);
+      preface.stripe = static_cast<int>(random() % 10);
+    }
+    std::string bytes = preface.encode();
+    fuzzing::mutate(bytes, random);
+    fuzzing::run(bytes);
+  }
+}
+
+}  // namespace
+}  // namespace gradwire::transport

@@ -1,0 +1,222 @@
+// Reads the input as requests to the server of a TcpStore (proto/store.proto), from three clients that have said Hello:
+// for each a byte that names the client, a byte with its length, and its bytes. A model beside it says what each answer
+// has to be.
+
+#include <cerrno>
+#include <cstdlib>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "store/tcp_store_protocol.h"
+#include "store/tcp_store_service.h"
+#include "tests/fuzz/fuzzing.h"
+
+namespace {
+
+using gradwire::fuzzing::require;
+using gradwire::store::TcpStoreService;
+namespace proto = gradwire::store::proto;
+
+using Session = TcpStoreService::Session;
+constexpr absl::Time kNow = absl::UnixEpoch();
+constexpr int kInvalid = static_cast<int>(absl::StatusCode::kInvalidArgument);
+
+std::optional<std::vector<std::string>> keys_of(const proto::KeyList& list) {
+  std::vector<std::string> keys;
+  std::size_t at = 0;
+  for (const uint32_t size : list.sizes()) {
+    if (at + uint64_t{size} > list.keys().size()) return std::nullopt;
+    keys.push_back(list.keys().substr(at, size));
+    at += size;
+  }
+  if (at != list.keys().size() || keys.size() > 65'536) return std::nullopt;
+  return keys;
+}
+
+// The store as its documentation has it, with nothing but a map.
+class Model {
+ public:
+  struct Waiting {
+    Session session;
+    uint64_t id;
+    std::vector<std::string> keys;
+    bool watches = false;
+    std::optional<std::string> last;
+  };
+  // What the answers of this request are to be; the others are those of calls that waited.
+  void expect(Session session, const proto::Request& request, TcpStoreService::Answers answers) {
+    if (may_wait(request)) {
+      waiting_.push_back(waiting_of(session, request));
+    } else {
+      // Its own comes last.
+      require(!answers.empty(), "a request was not answered");
+      const TcpStoreService::Answer own = std::move(answers.back());
+      answers.pop_back();
+      require(own.session == session && own.response.id() == request.id(), "an answer to another");
+      check(request, own.response);
+    }
+    expect_woken(answers);
+  }
+  void close(Session session) {
+    std::erase_if(waiting_, [session](const Waiting& each) { return each.session == session; });
+  }
+  std::size_t num_waiting() const { return waiting_.size(); }
+
+ private:
+  static Waiting waiting_of(Session session, const proto::Request& request) {
+    Waiting waiting{.session = session, .id = request.id()};
+    if (request.has_wait()) {
+      waiting.keys = *keys_of(request.wait().keys());
+    } else {
+      waiting.watches = true;
+      waiting.keys = {request.watch().key()};
+      if (request.watch().has_last_value()) waiting.last = request.watch().last_value();
+    }
+    return waiting;
+  }
+  bool satisfied(const Waiting& waiting) const {
+    for (const std::string& key : waiting.keys) {
+      const auto found = values_.find(key);
+      if (found == values_.end() || (waiting.watches && waiting.last == found->second)) return false;
+    }
+    return true;
+  }
+  bool may_wait(const proto::Request& request) const {
+    if (request.timeout_us() == 0) return false;
+    if (request.has_wait() ? !keys_of(request.wait().keys()).has_value() : !request.has_watch()) return false;
+    return !satisfied(waiting_of(0, request));
+  }
+  // Those that waited and need not any more are answered, and no others.
+  void expect_woken(const TcpStoreService::Answers& answers) {
+    std::multiset<std::pair<Session, uint64_t>> woken, expected;
+    for (const auto& answer : answers) {
+      require(answer.response.code() == 0, "a call that waited failed");
+      woken.emplace(answer.session, answer.response.id());
+    }
+    std::erase_if(waiting_, [&](const Waiting& each) {
+      if (!satisfied(each)) return false;
+      expected.emplace(each.session, each.id);
+      return true;
+    });
+    require(woken == expected, "others were woken than those whose keys came");
+  }
+  void check(const proto::Request& request, const proto::Response& response) {
+    const auto value_of = [this](const std::string& key) -> const std::string* {
+      const auto found = values_.find(key);
+      return found == values_.end() ? nullptr : &found->second;
+    };
+    const bool ok = response.code() == 0;
+    switch (request.call_case()) {
+      case proto::Request::kSet:
+        require(ok && response.has_set(), "set");
+        values_[request.set().key()] = request.set().value();
+        return;
+      case proto::Request::kAdd:
+        check_add(request.add(), response);
+        return;
+      case proto::Request::kCompareSet: {
+        const auto& call = request.compare_set();
+        const std::string* const value = value_of(call.key());
+        const bool matches = value == nullptr ? call.expected().empty() : *value == call.expected();
+        const std::string current = matches ? call.desired() : value == nullptr ? call.expected() : *value;
+        require(ok && response.compare_set().current() == current, "compare_set");
+        if (matches) values_[call.key()] = call.desired();
+        return;
+      }
+      case proto::Request::kDeleteKey:
+        require(ok && response.delete_key().existed() == (values_.erase(request.delete_key().key()) > 0),
+                "delete");
+        return;
+      case proto::Request::kNumKeys: {
+        int64_t count = 0;
+        for (const auto& [key, value] : values_) count += key.rfind(request.num_keys().prefix(), 0) == 0;
+        require(ok && response.num_keys().count() == count, "num_keys");
+        return;
+      }
+      case proto::Request::kWait: {
+        const auto keys = keys_of(request.wait().keys());
+        require(response.code() == (keys.has_value() ? 0 : kInvalid), "wait");
+        if (!keys.has_value()) return;
+        std::set<std::string> missing;
+        for (const std::string& key : *keys) {
+          if (value_of(key) == nullptr) missing.insert(key);
+        }
+        const auto said = keys_of(response.wait().missing());
+        require(said.has_value() && std::set<std::string>(said->begin(), said->end()) == missing,
+                "missing keys");
+        return;
+      }
+      case proto::Request::kWatch: {
+        const std::string* const value = value_of(request.watch().key());
+        const bool has_come = satisfied(waiting_of(0, request));
+        require(ok && response.watch().has_value() == has_come, "watch");
+        require(!has_come || response.watch().value() == *value, "a watched value");
+        return;
+      }
+      default:
+        require(response.code() == kInvalid, "a request that is none");
+    }
+  }
+  void check_add(const proto::AddRequest& request, const proto::Response& response) {
+    const auto found = values_.find(request.key());
+    const std::string before = found == values_.end() ? "0" : found->second;
+    char* end = nullptr;
+    errno = 0;
+    const int64_t number = std::strtoll(before.c_str(), &end, 10);
+    int64_t sum = 0;
+    const bool fits = errno == 0 && !__builtin_add_overflow(number, request.n(), &sum);
+    // Only what the store writes itself is surely a number, and only what no C function reads surely none.
+    const bool number_for_sure = before == std::to_string(number);
+    const bool none_for_sure = end == before.c_str();
+    if (response.code() != 0) {
+      require(response.code() == kInvalid && !(number_for_sure && fits), "add of a number failed");
+      return;
+    }
+    require(!none_for_sure && fits && response.add().sum() == sum, "add");
+    values_[request.key()] = std::to_string(sum);
+  }
+
+  std::map<std::string, std::string> values_;
+  std::vector<Waiting> waiting_;
+};
+
+void greet(TcpStoreService& service, Session session) {
+  proto::Request request;
+  request.mutable_hello()->set_magic(gradwire::store::kStoreMagic);
+  request.mutable_hello()->set_version(gradwire::store::kStoreVersion);
+  request.mutable_hello()->set_client(session);
+  TcpStoreService::Answers answers;
+  require(service.handle(session, request, kNow, answers).ok() && service.greeted(session), "hello");
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, std::size_t size) {
+  gradwire::fuzzing::Input input(data, size);
+  TcpStoreService service(/*number=*/7);
+  Model model;
+  for (Session session = 0; session < 3; ++session) greet(service, session);
+  while (!input.empty()) {
+    const Session session = input.number(1) % 3;
+    proto::Request request;
+    if (!request.ParseFromString(input.text(input.number(1)))) continue;
+    TcpStoreService::Answers answers;
+    const absl::Status status = service.handle(session, request, kNow, answers);
+    require(status.ok() != request.has_hello(), "a second Hello, or what is none, is taken for the other");
+    if (status.ok()) {
+      model.expect(session, request, std::move(answers));
+    } else {
+      service.close(session);
+      model.close(session);
+      greet(service, session);
+    }
+    require(service.num_waiters() == model.num_waiting(), "calls wait that should not, or the reverse");
+  }
+  TcpStoreService::Answers answers;
+  service.stop(answers);
+  require(answers.size() == model.num_waiting(), "a call that waited was not answered at the end");
+  return 0;
+}

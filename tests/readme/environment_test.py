@@ -1,0 +1,60 @@
+#!/usr/bin/python3
+"""environment_test.py ENVIRONMENT_MD: its table has exactly the variables that the sources name."""
+import os
+import re
+import sys
+
+page = os.path.realpath(sys.argv[1])
+root = os.path.dirname(os.path.dirname(page))  # The tree itself: runfiles are links into it.
+
+FOLDERS = ["autograd", "base", "collectives", "examples", "rpc", "security", "store", "tests", "third_party", "tools",
+           "transport"]
+LITERAL = re.compile(r'"([A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+|OMPI_MCA_\w+)"')
+GETENV = re.compile(r'(?:getenv|environment_or|environ\.get)\(\s*"([A-Z]\w*)"')
+SHELL = re.compile(r"\$\{([A-Z][A-Z0-9_]*):-")
+
+
+def of_test(path):
+    return path.startswith("tests" + os.sep) or path.endswith(("_test.cc", "_test.py", "_test.sh"))
+
+
+def variables_in(path, text):
+    """What a source reads or sets, and what it spells at all."""
+    if path.endswith((".cc", ".h")):
+        spelled = set(re.findall(r'"([A-Z]\w*)"', text))
+        if of_test(path):
+            # Tests also set what the product reads, and have other constants.
+            return {name for name in LITERAL.findall(text) if name.startswith("GRADWIRE_")}, spelled
+        return set(LITERAL.findall(text)) | set(GETENV.findall(text)), spelled
+    if path.endswith(".bzl"):
+        return set(GETENV.findall(text)), set()
+    if os.path.dirname(path) == "tools" and "." not in os.path.basename(path):
+        return set(SHELL.findall(text)), set()
+    return set(), set()
+
+
+used, spelled = {}, set()
+for folder in FOLDERS:
+    for where, _, names in os.walk(os.path.join(root, folder)):
+        for name in names:
+            path = os.path.relpath(os.path.join(where, name), root)
+            if not path.endswith((".cc", ".h", ".bzl")) and os.path.dirname(path) != "tools":
+                continue
+            with open(os.path.join(root, path), encoding="utf-8", errors="replace") as source:
+                found, words = variables_in(path, source.read())
+            spelled |= words
+            for variable in found:
+                used.setdefault("PET_<OPTION>" if variable.startswith("PET_") else variable, path)
+
+with open(page, encoding="utf-8") as text:
+    rows = re.findall(r"^\| `([^`]+)` \|", text.read(), re.MULTILINE)
+
+errors = [f"{used[name]} uses {name}, which the table does not have" for name in sorted(set(used) - set(rows))]
+errors += [f"no source uses {name}, which the table has" for name in sorted(set(rows) - set(used) - spelled)]
+errors += [f"the table has {name} twice" for name in sorted({name for name in rows if rows.count(name) > 1})]
+if len(rows) < 20 or len(used) < 20:
+    errors.append(f"found {len(rows)} rows and {len(used)} variables: does the test still see the sources?")
+for error in errors:
+    print("FAIL:", error)
+print(len(rows), "variables")
+sys.exit(bool(errors))

@@ -1,0 +1,21 @@
+// A server that calls the worker "client", again and again, until a call fails with another code than Unavailable.
+//   calling_server INIT_METHOD NAME RANK WORLD_SIZE [HEARTBEAT_MS DEAD_AFTER_MS]
+
+#include "absl/time/clock.h"
+#include "rpc/call.h"
+#include "tests/rpc/counting.h"
+#include "tests/rpc/server_main.h"
+
+int main(int argc, char** argv) {
+  return gradwire::rpc::server_main(argc, argv, [] {
+    while (true) {
+      try {
+        (void)gradwire::rpc::rpc_sync<&counting::add>("client", 1, 2);
+      } catch (const gradwire::Error& error) {
+        // A connection broke, which says nothing of this worker.
+        if (error.status().code() != absl::StatusCode::kUnavailable) throw;
+      }
+      absl::SleepFor(absl::Milliseconds(1));
+    }
+  });
+}

@@ -1,0 +1,136 @@
+// The process that the group's store is in is paused: a worker, or a process of its own.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "base/free_port.h"
+#include "rpc/agent.h"
+#include "rpc/call.h"
+#include "store/tcp_store.h"
+#include "tests/rpc/counting.h"
+#include "tests/rpc/server_process.h"
+
+namespace gradwire::rpc {
+namespace {
+
+using ::testing::HasSubstr;
+
+// Before the process is paused nobody must take another for dead, however busy the machine is.
+constexpr HeartbeatOptions kHeartbeat = {absl::Milliseconds(500), absl::Milliseconds(2500),
+                                         absl::Seconds(10)};
+// Without an end of its own a wait for what is paused would last until it goes on.
+constexpr absl::Duration kBounded = absl::Minutes(2);
+
+RpcBackendOptions options() {
+  RpcBackendOptions options;
+  options.heartbeat = kHeartbeat;
+  options.join_timeout = absl::Minutes(1);
+  options.rpc_timeout = absl::InfiniteDuration();
+  return options;
+}
+
+absl::Status shutdown_of(const std::shared_ptr<Agent>& agent) {
+  try {
+    agent->shutdown();
+    return absl::OkStatus();
+  } catch (const Error& error) {
+    return error.status();
+  }
+}
+
+// Rank 0, in a process of its own, hosts the store; this process is rank 1.
+class StoreHost : public ::testing::Test {
+ protected:
+  StoreHost()
+      : where_(absl::StrCat("tcp://127.0.0.1:", free_port())), server_(where_, "server", 0, 2, kHeartbeat) {
+    RpcBackendOptions client = options();
+    client.init_method = where_;
+    client_ = Agent::start("client", 1, 2, client);
+  }
+
+  const std::string where_;
+  ServerProcess server_;
+  std::shared_ptr<Agent> client_;
+};
+
+TEST_F(StoreHost, PausedWorkerThatHasTheStoreIsDeadAfterItsTime) {
+  EXPECT_EQ(client_->rpc_sync<&counting::add>("server", 2, 3), 5);
+  server_.stop();
+  // The call has no deadline: the death of its callee ends it.
+  Future<int64_t> call = client_->rpc_async<&counting::add>("server", 1, 1);
+  EXPECT_TRUE(reaches(client_, "server", WorkerState::kSuspect));
+  EXPECT_FALSE(call.done());
+  ASSERT_TRUE(call.wait_for(kBounded));
+  const absl::Status status = call.result().status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("\"server\" is dead: it has been silent"));
+  EXPECT_EQ(client_->worker_state("server"), WorkerState::kDead);
+  server_.carry_on();
+  // It waits in its graceful shutdown, which cannot succeed any more.
+  EXPECT_EQ(server_.wait(), exit_code_of(absl::StatusCode::kAborted));
+  client_->shutdown(/*graceful=*/false);
+}
+
+TEST_F(StoreHost, PausedWorkerThatHasTheStoreIsNamedByAGracefulShutdown) {
+  server_.stop();
+  const absl::Time begin = absl::Now();
+  const absl::Status status = shutdown_of(client_);
+  EXPECT_LT(absl::Now() - begin, kBounded);
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("worker \"server\" ended before the graceful"));
+}
+
+TEST_F(StoreHost, ShortPauseOfAWorkerThatHasTheStoreDelaysAGracefulShutdown) {
+  EXPECT_EQ(client_->rpc_sync<&counting::add>("server", 2, 3), 5);
+  server_.stop();
+  Future<int64_t> call = client_->rpc_async<&counting::add>("server", 1, 1);
+  EXPECT_TRUE(reaches(client_, "server", WorkerState::kSuspect));
+  server_.carry_on();
+  EXPECT_EQ(call.wait(), 2);
+  EXPECT_TRUE(shutdown_of(client_).ok());
+  EXPECT_EQ(server_.wait(), 0);
+}
+
+TEST(StoreProcess, PausedStoreIsLostAfterItsTimeAndComesBack) {
+  const int port = free_port();
+  ChildProcess process({"tests/rpc/store_process", absl::StrCat(port)});
+  RpcBackendOptions first = options();
+  first.store = std::make_shared<store::TcpStore>("127.0.0.1", port);
+  std::shared_ptr<Agent> a = Agent::start("a", -1, 0, first);
+  process.stop();
+  const absl::Time begin = absl::Now();
+  try {
+    a->wait_for_worker("b", kBounded);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.status().code(), absl::StatusCode::kUnavailable) << error.what();
+    EXPECT_THAT(error.what(), HasSubstr("nobody can join"));
+    EXPECT_THAT(error.what(), HasSubstr("has not answered for"));
+  }
+  EXPECT_GE(absl::Now() - begin, kHeartbeat.dead_after - absl::Seconds(1));
+  process.carry_on();
+  RpcBackendOptions second = options();
+  second.store = std::make_shared<store::TcpStore>("127.0.0.1", port);
+  std::shared_ptr<Agent> b = Agent::start("b", -1, 0, second);
+  // The first may still take the store for lost when it is asked.
+  const absl::Time deadline = absl::Now() + kBounded;
+  absl::StatusOr<WorkerInfo> joined = absl::UnknownError("not asked");
+  while (!joined.ok() && absl::Now() < deadline) {
+    try {
+      joined = a->wait_for_worker("b", kBounded);
+    } catch (const Error& error) {
+      joined = error.status();
+      EXPECT_EQ(joined.status().code(), absl::StatusCode::kUnavailable) << joined.status();
+      absl::SleepFor(absl::Milliseconds(10));
+    }
+  }
+  ASSERT_TRUE(joined.ok()) << joined.status();
+  EXPECT_EQ(a->rpc_sync<&counting::add>("b", 2, 3), 5);
+  EXPECT_TRUE(shutdown_of(a).ok());
+  EXPECT_TRUE(shutdown_of(b).ok());
+}
+
+}  // namespace
+}  // namespace gradwire::rpc

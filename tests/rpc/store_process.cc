@@ -1,0 +1,24 @@
+// The store of a group in a process of its own, until it is killed.
+//   store_process PORT
+
+#include <unistd.h>
+
+#include <cstdlib>
+#include <iostream>
+
+#include "base/error.h"
+#include "store/tcp_store.h"
+
+int main(int argc, char** argv) {
+  if (argc != 2) {
+    std::cerr << "usage: store_process PORT\n";
+    return 2;
+  }
+  try {
+    gradwire::store::TcpStore store("127.0.0.1", std::atoi(argv[1]), {.is_master = true});
+    while (true) ::pause();
+  } catch (const gradwire::Error& error) {
+    std::cerr << error.what() << "\n";
+    return 1;
+  }
+}

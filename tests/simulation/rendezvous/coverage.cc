@@ -1,0 +1,52 @@
+#include "tests/simulation/rendezvous/coverage.h"
+
+namespace gradwire::rendezvous_simulation {
+
+Coverage::Coverage()
+    : CoverageTable({{"the record",
+                      {"none", "joining", "running", "closed"},
+                      {"the first node makes the record",
+                       "a node enters",
+                       "a node enters to wait",
+                       "a node says that it is ready",
+                       "a round begins with all nodes",
+                       "a round begins again with the nodes it had",
+                       "a round begins after the last call",
+                       "restart: a worker failed",
+                       "restart: a node was lost",
+                       "next round: a node left",
+                       "next round: a node came",
+                       "a node is done",
+                       "a round's store is served",
+                       "the job succeeds",
+                       "the job fails: a worker",
+                       "the job fails: a lost node",
+                       "the job fails: a node left its round",
+                       "the job fails: a node left while it gathered",
+                       "a participant is lost while nodes gather",
+                       "a waiting node is lost",
+                       "a node goes while nodes gather",
+                       "a waiting node leaves",
+                       "waiting nodes get in",
+                       "a node that was removed enters again",
+                       "a node with workers is removed",
+                       "ended: succeeded",
+                       "ended: failed",
+                       "ended: too late",
+                       "ended: rank taken",
+                       "ended: other settings",
+                       "ended: too few nodes",
+                       "ended: left",
+                       "ended: the store is lost",
+                       "an answer is lost after its change took effect",
+                       "a change takes effect after it was given up",
+                       "a change meets another record"}}},
+                    {
+#include "tests/simulation/rendezvous/impossible.inc"
+                    },
+                    {
+#include "tests/simulation/rendezvous/rare.inc"
+                    }) {
+}
+
+}  // namespace gradwire::rendezvous_simulation
