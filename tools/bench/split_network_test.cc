@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/testing/test_needs.h"
 #include "gtest/gtest.h"
 
 namespace gradwire::bench {
@@ -50,7 +51,7 @@ bool is_answered(int socket, int wait_ms) {
 
 TEST(SplitNetwork, CarriesUntilTheLinkIsCut) {
   const auto network = SplitNetwork::make();
-  if (!network.ok()) GTEST_SKIP() << network.status();
+  GRADWIRE_NEEDS("network_namespaces", network.status());
   int ends[2];
   ASSERT_EQ(pipe(ends), 0);
   const pid_t right = fork();
