@@ -125,7 +125,8 @@ absl::Status AgentImpl::agree_to_stop(GracefulEnd& end) {
   // Rank 0 may host the store: it stays until the others have come here too.
   (void)directory->leave();
   const std::string done = absl::StrCat(prefix, "done/");
-  GRADWIRE_RETURN_IF_ERROR(directory->store().try_set(absl::StrCat(done, self.id), "", kLastRead));
+  GRADWIRE_RETURN_IF_ERROR(
+      store_failure(directory->store().try_set(absl::StrCat(done, self.id), "", kLastRead)));
   std::vector<std::string> keys;
   for (const Worker& worker : members) keys.push_back(absl::StrCat(done, worker.id));
   (void)directory->store().try_wait(keys, kLastRead);
@@ -133,7 +134,8 @@ absl::Status AgentImpl::agree_to_stop(GracefulEnd& end) {
 }
 
 // When the store went with the worker that hosted it, that worker is what people need to know of. A killed one shows at
-// once, a paused one by its silence: a member that does not answer its ping is waited for until it is dead.
+// once, a paused one by its silence: a member that does not answer its ping is waited for until it is dead. The error says
+// both: a member may also have left because it cannot reach the store either.
 absl::Status AgentImpl::name_the_dead(const std::vector<Worker>& members, absl::Status status,
                                       absl::Time deadline) {
   if (!absl::IsUnavailable(status)) return status;
@@ -142,13 +144,19 @@ absl::Status AgentImpl::name_the_dead(const std::vector<Worker>& members, absl::
   const absl::Duration patience =
       2 * options.connect_timeout + options.heartbeat.dead_after + options.heartbeat.suspect_after;
   const absl::Time late = std::min(deadline, soon + patience);
+  const auto with_both = [&](const absl::Status& ended) {
+    if (absl::IsAborted(ended) || ended == status) return ended;
+    return absl::UnavailableError(absl::StrCat(ended.message(), "; ", status.message()));
+  };
   std::vector<Future<ServiceReply>> pings;
   for (const Worker& worker : members) {
     pings.push_back(agent.call_service(worker, kPing, "", nullptr, {late, false}));
   }
   while (accepts_calls().ok()) {
     for (const Worker& worker : members) {
-      if (absl::Status alive = peers->status(worker); !alive.ok()) return ended_early(worker, alive);
+      if (absl::Status alive = peers->status(worker); !alive.ok()) {
+        return with_both(ended_early(worker, alive));
+      }
     }
     const bool answered =
         std::all_of(pings.begin(), pings.end(), [](const auto& ping) { return ping.done(); });
@@ -156,7 +164,7 @@ absl::Status AgentImpl::name_the_dead(const std::vector<Worker>& members, absl::
       // A member to which there is no connection is not missed by its silence: it cannot be connected to.
       for (std::size_t i = 0; i < members.size(); ++i) {
         if (const absl::Status missed = pings[i].result().status(); !missed.ok())
-          return ended_early(members[i], missed);
+          return with_both(ended_early(members[i], missed));
       }
     }
     if (Clock::system().now() >= (answered ? soon : late)) break;
@@ -233,7 +241,9 @@ absl::Status AgentImpl::write_report(const std::string& key, const proto::Shutdo
     const absl::Time began = Clock::system().now();
     const absl::Status written = directory->store().try_set(key, report.SerializeAsString(), kLastRead);
     if (written.ok()) end.silence.answered();
-    if (!absl::IsDeadlineExceeded(written) || Clock::system().now() >= end.deadline) return written;
+    if (!absl::IsDeadlineExceeded(written) || Clock::system().now() >= end.deadline) {
+      return with_context(store_failure(written), "shutting down gracefully");
+    }
     GRADWIRE_RETURN_IF_ERROR(store_unanswered(began, end));
   }
 }
@@ -260,7 +270,7 @@ absl::StatusOr<proto::ShutdownReport> AgentImpl::read_report(const std::string& 
       return report;
     }
     if (!absl::IsDeadlineExceeded(value.status())) {
-      return with_context(value.status(), "shutting down gracefully");
+      return with_context(store_failure(value.status()), "shutting down gracefully");
     }
     if (store::is_wait_timeout(value.status())) {
       end.silence.answered();

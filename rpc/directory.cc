@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "base/wall_clock.h"
 
 namespace gradwire::rpc {
 
@@ -26,7 +27,7 @@ constexpr absl::Duration kAsk = absl::Seconds(1);
 constexpr absl::Duration kAgain = absl::Milliseconds(500);
 constexpr absl::Duration kAppend = absl::Seconds(5);
 constexpr absl::Duration kLeave = absl::Seconds(2);
-constexpr absl::Duration kToBeHeard = absl::Seconds(5);
+constexpr absl::Duration kToBeHeard = absl::Seconds(10);
 // How long workers that come late are told why the group did not form. Who comes after that is of another attempt.
 constexpr absl::Duration kToldFor = absl::Seconds(30);
 
@@ -36,6 +37,10 @@ absl::Duration left_until(absl::Time deadline) {
 
 absl::Status cannot_form(absl::string_view reason) {
   return absl::InvalidArgumentError(absl::StrCat("the group cannot form: ", reason));
+}
+
+absl::Status while_joining(const absl::Status& status) {
+  return with_context(store_failure(status), "joining the group");
 }
 
 proto::LogLine death_of(const Worker& worker, const Worker& by, const std::string& reason) {
@@ -64,6 +69,10 @@ absl::Status leave_log(GroupLog& log, uint64_t incarnation) {
 }
 
 }  // namespace
+
+absl::Status store_failure(const absl::Status& status) {
+  return absl::IsAborted(status) ? absl::UnavailableError(status.message()) : status;
+}
 
 Directory::~Directory() { stop(); }
 
@@ -125,14 +134,14 @@ absl::Status Directory::enter(const proto::LogLine& line, absl::Time deadline, a
       note(*event);
       event = log_.read(absl::ZeroDuration());
     }
-    if (!absl::IsDeadlineExceeded(event.status())) return with_context(event.status(), "joining the group");
+    if (!absl::IsDeadlineExceeded(event.status())) return while_joining(event.status());
     GRADWIRE_RETURN_IF_ERROR(hear_refusal());
     const auto free = [&] { return log_.roster().check(entry).what == What::kJoined && !comes_late(); };
     if (absl::Status appended = log_.append(
             line, std::max(left_until(deadline), kAppend), [this](const GroupLog::Event& e) { note(e); },
             free);
         !appended.ok()) {
-      return with_context(appended, "joining the group");
+      return while_joining(appended);
     }
     if (log_.roster().status(self_.incarnation) == Roster::Status::kMember) return absl::OkStatus();
     GRADWIRE_RETURN_IF_ERROR(make_way(log_.roster().check(entry), deadline, timeout, probe));
@@ -171,18 +180,16 @@ absl::Status Directory::make_way(const Roster::Change& refused, absl::Time deadl
   }
   if (life == Life::kDead) {
     const auto wanted = [&] { return log_.roster().status(other.incarnation) == Roster::Status::kMember; };
-    return with_context(
-        log_.append(
-            death_of(other, self_, "a worker that took its place found nobody where it had listened"),
-            std::max(left_until(deadline), kAppend), [this](const GroupLog::Event& e) { note(e); }, wanted),
-        "joining the group");
+    return while_joining(log_.append(
+        death_of(other, self_, "a worker that took its place found nobody where it had listened"),
+        std::max(left_until(deadline), kAppend), [this](const GroupLog::Event& e) { note(e); }, wanted));
   }
   // The others may agree on it meanwhile.
   absl::StatusOr<GroupLog::Event> event = log_.read(std::min(kAgain, left_until(deadline)));
   if (event.ok()) {
     note(*event);
   } else if (!absl::IsDeadlineExceeded(event.status())) {
-    return with_context(event.status(), "joining the group");
+    return while_joining(event.status());
   } else if (left_until(deadline) == absl::ZeroDuration()) {
     return absl::DeadlineExceededError(
         absl::StrCat(conflict, "; whether that worker still lives could not be found out within ",
@@ -197,7 +204,7 @@ absl::Status Directory::refuse(const std::string& conflict, const RosterEntry& e
   line.mutable_refusal()->set_incarnation(self_.incarnation);
   line.mutable_refusal()->set_reason(conflict);
   line.mutable_refusal()->set_id(self_.id);
-  line.mutable_refusal()->set_time(absl::ToUnixSeconds(Clock::system().now()));
+  line.mutable_refusal()->set_time(unix_seconds());
   const auto concerns_all = [&] {
     return log_.formation().is_forming(log_.roster()) && log_.roster().check(entry).what != What::kJoined;
   };
@@ -208,7 +215,7 @@ absl::Status Directory::refuse(const std::string& conflict, const RosterEntry& e
 }
 
 bool Directory::comes_late() const {
-  const int64_t age = absl::ToUnixSeconds(Clock::system().now()) - refusal_.time();
+  const int64_t age = unix_seconds() - refusal_.time();
   return world_size_ > 0 && log_.formation().comes_late(self_.id) &&
          std::abs(age) <= absl::ToInt64Seconds(kToldFor);
 }
@@ -219,12 +226,15 @@ absl::Status Directory::hear_refusal() {
   line.mutable_refusal()->set_incarnation(refusal_.incarnation());
   line.mutable_refusal()->set_id(self_.id);
   if (absl::Status appended = log_.append(
-          line, kAppend, [this](const GroupLog::Event& event) { note(event); }, [this] { return comes_late(); });
+          line, kAppend, [this](const GroupLog::Event& event) { note(event); },
+          [this] { return comes_late(); });
       !appended.ok()) {
-    return with_context(appended, "joining the group");
+    return while_joining(appended);
   }
   if (!log_.formation().has_failed()) return absl::OkStatus();  // Others have begun anew meanwhile.
-  return cannot_form(refusal_.reason());
+  const absl::Status late = cannot_form(refusal_.reason());
+  wait_until_heard();
+  return late;
 }
 
 void Directory::wait_until_heard() {
@@ -258,7 +268,7 @@ absl::Status Directory::wait_for_all(absl::Time deadline, absl::Duration timeout
       }
       continue;
     }
-    if (!store::is_wait_timeout(event.status())) return with_context(event.status(), "joining the group");
+    if (!store::is_wait_timeout(event.status())) return while_joining(event.status());
     std::vector<int> missing;
     for (int id = 0; id < world_size_; ++id) {
       if (!log_.roster().members().contains(id)) missing.push_back(id);
@@ -312,6 +322,7 @@ absl::StatusOr<GroupLog::Event> Directory::look(StoreSilence& silence) {
     // A wait would take longer to find out.
     event = std::move(asked);
   }
+  if (!event.ok()) event = store_failure(event.status());
   const absl::Status& status = event.status();
   if (status.ok() || store::is_wait_timeout(status) || absl::IsInvalidArgument(status)) {
     silence.answered();

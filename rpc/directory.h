@@ -26,6 +26,10 @@ struct WorkerAddress {
   proto::WorkerRecord record;
 };
 
+// A call to the store failed with `status`. Aborted, of a store whose server was started again and has lost what it had,
+// becomes Unavailable: among workers Aborted means that the group goes on without this one.
+absl::Status store_failure(const absl::Status& status);
+
 // The members of a job as the group's log in the store tells (proto/membership.proto): joins, follows the others, says
 // who died, and leaves. join() -> follow() -> leave(), stop(). Thread-safe.
 class Directory {

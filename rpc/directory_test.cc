@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
+#include <future>
 #include <thread>
 
 #include "absl/time/clock.h"
@@ -113,6 +115,30 @@ TEST_F(DirectoryTest, LinesWithABadNameArePassedOver) {
   ASSERT_TRUE(second.ok()) << second.status();
   EXPECT_EQ(second->members.size(), 2u);
   EXPECT_THAT(told_by_a_.wait(1), ElementsAre("joined b"));
+}
+
+// It may host the store.
+TEST_F(DirectoryTest, LateWorkerWaitsUntilTheRefusedHaveHeard) {
+  proto::LogLine member, refusal, leave;
+  member.mutable_join()->set_world_size(3);
+  member.mutable_join()->mutable_worker()->set_name("b");
+  member.mutable_join()->mutable_worker()->set_id(1);
+  member.mutable_join()->mutable_worker()->set_incarnation(7);
+  refusal.mutable_refusal()->set_incarnation(8);
+  refusal.mutable_refusal()->set_reason("a test");
+  refusal.mutable_refusal()->set_id(1);
+  refusal.mutable_refusal()->set_time(absl::ToUnixSeconds(absl::Now()));
+  store_->set("log/0/0", member.SerializeAsString());
+  store_->set("log/0/1", refusal.SerializeAsString());
+  auto late = std::async(std::launch::async, [&] { return join(a_, "a", 0, 3).status(); });
+  // That it has been told.
+  EXPECT_TRUE(store_->try_get("log/0/2", kPatience).ok());
+  EXPECT_EQ(late.wait_for(std::chrono::milliseconds(50)), std::future_status::timeout);
+  leave.mutable_leave()->set_incarnation(7);
+  store_->set("log/0/3", leave.SerializeAsString());
+  const absl::Status status = late.get();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("the group cannot form: a test"));
 }
 
 TEST_F(DirectoryTest, RankOfALiveWorkerIsRefused) {

@@ -1,14 +1,15 @@
 #include "store/roll_call.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <optional>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "base/clock.h"
 #include "base/error.h"
+#include "base/wall_clock.h"
 #include "store/claim.h"
 #include "store/roll_book.h"
 #include "store/roll_verdict.h"
@@ -160,7 +161,7 @@ class Caller {
 
   // A process that was missing hears why there was no group; others come to the next. So do all where time ran out.
   Found come_to_refused(const RollVerdict& verdict) {
-    const bool is_old = now() - verdict.time > absl::ToInt64Seconds(kToldFor);
+    const bool is_old = std::abs(unix_seconds() - verdict.time) > absl::ToInt64Seconds(kToldFor);
     if (is_open() || is_old || absl::IsDeadlineExceeded(verdict.refusal)) return come_to_next();
     bool was_missing = false;
     if (call_.rank >= 0) {
@@ -197,9 +198,8 @@ class Caller {
     return std::nullopt;
   }
 
-  static int64_t now() { return absl::ToUnixSeconds(Clock::system().now()); }
   static RollVerdict dated(RollVerdict verdict) {
-    verdict.time = now();
+    verdict.time = unix_seconds();
     return verdict;
   }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "base/clock.h"
 #include "store/claim.h"
 #include "store/hash_store.h"
@@ -237,7 +238,7 @@ TEST_F(RollCalls, ProcessThatGivesUpGivesItsRankBack) {
 
 TEST_F(RollCalls, RefusalOfLongAgoIsNotToldAgain) {
   const absl::Status refusal = absl::InvalidArgumentError("why");
-  RollVerdict verdict{.refusal = refusal, .ranks = 4, .time = absl::ToUnixSeconds(Clock::system().now())};
+  RollVerdict verdict{.refusal = refusal, .ranks = 4, .time = absl::ToUnixSeconds(absl::Now())};
   store_.set("0/verdict", verdict.text());
   EXPECT_EQ(come({.rank = 3, .world_size = 4}).status(), refusal);
   verdict.time -= 60;
