@@ -18,7 +18,7 @@
 namespace gradwire::store {
 
 // For tests: stands between clients and a server of this machine and passes on what both say, until it is told to lose
-// the server's words or to cut the connections. Thread-safe.
+// or to hold what the server says, or to cut the connections. Thread-safe.
 class CuttingProxy {
  public:
   explicit CuttingProxy(int server_port) : server_port_(server_port) {
@@ -42,12 +42,15 @@ class CuttingProxy {
   int port() const { return port_; }
   // What the server says from now on is lost.
   void lose_answers() { losing_ = true; }
-  // Ends all connections; those that come later pass everything.
-  void cut() {
-    cutting_ = true;
-    wake();
-    while (cutting_) std::this_thread::yield();
+  // What the server says from now on is held, until pass_held().
+  void hold_answers() {
+    holding_ = true;
+    pass_held();
   }
+  // Passes on what the server has said so far, and goes on holding.
+  void pass_held() { ask(passing_); }
+  // Ends all connections, with what is held; those that come later pass everything.
+  void cut() { ask(cutting_); }
 
  private:
   struct Pair {
@@ -63,6 +66,12 @@ class CuttingProxy {
     return address;
   }
 
+  // Has the thread do what the flag stands for.
+  void ask(std::atomic<bool>& flag) {
+    flag = true;
+    wake();
+    while (flag) std::this_thread::yield();
+  }
   void wake() {
     const uint64_t one = 1;
     [[maybe_unused]] const ssize_t written = ::write(wake_.get(), &one, sizeof(one));
@@ -97,7 +106,7 @@ class CuttingProxy {
       std::vector<pollfd> watched = {{wake_.get(), POLLIN, 0}, {listener_.get(), POLLIN, 0}};
       for (const Pair& pair : pairs_) {
         watched.push_back({pair.client.get(), POLLIN, 0});
-        watched.push_back({pair.server.get(), POLLIN, 0});
+        watched.push_back({pair.server.get(), static_cast<short>(holding_ ? 0 : POLLIN), 0});
       }
       ::poll(watched.data(), watched.size(), -1);
       if (watched[0].revents != 0) {
@@ -107,7 +116,16 @@ class CuttingProxy {
       if (cutting_) {
         pairs_.clear();
         losing_ = false;
+        holding_ = false;
         cutting_ = false;
+        continue;
+      }
+      if (passing_) {
+        for (const Pair& pair : pairs_) {
+          pollfd said = {pair.server.get(), POLLIN, 0};
+          if (::poll(&said, 1, 0) > 0) (void)pass(pair.server.get(), pair.client.get(), losing_);
+        }
+        passing_ = false;
         continue;
       }
       std::size_t at = 2;
@@ -126,6 +144,8 @@ class CuttingProxy {
   transport::Descriptor listener_;
   transport::Descriptor wake_{::eventfd(0, EFD_CLOEXEC)};
   std::atomic<bool> losing_{false};
+  std::atomic<bool> holding_{false};
+  std::atomic<bool> passing_{false};
   std::atomic<bool> cutting_{false};
   std::atomic<bool> stopping_{false};
   std::list<Pair> pairs_;  // The thread's.

@@ -26,7 +26,7 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-constexpr absl::Duration kPatience = absl::Seconds(20);
+constexpr absl::Duration kPatience = absl::Seconds(60);
 
 struct Member {
   std::string method;
