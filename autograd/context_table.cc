@@ -131,13 +131,7 @@ uint64_t ContextTable::low(uint64_t self, uint64_t next) const {
 std::vector<rpc::Id> ContextTable::origin_lost(uint64_t origin) {
   std::vector<rpc::Id> contexts;
   // Another worker may still speak of these contexts: the origin is remembered, its row is not needed.
-  if (lost_.insert(origin).second) {
-    lost_order_.push_back(origin);
-    if (lost_order_.size() > limits_.origins) {
-      lost_.erase(lost_order_.front());
-      lost_order_.pop_front();
-    }
-  }
+  lost_.insert(origin);
   auto row = origins_.find(origin);
   if (row == origins_.end()) return contexts;
   for (uint64_t counter : row->second.live) contexts.push_back({origin, counter});

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -10,6 +9,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "rpc/id.h"
+#include "rpc/membership/gone_workers.h"
 
 namespace gradwire::autograd {
 
@@ -126,8 +126,7 @@ class ContextTable {
   Limits limits_;
   absl::flat_hash_map<rpc::Id, Row> live_;
   absl::flat_hash_map<uint64_t, Origin> origins_;
-  absl::flat_hash_set<uint64_t> lost_;
-  std::deque<uint64_t> lost_order_;
+  rpc::GoneWorkers lost_{limits_.origins};
 };
 
 }  // namespace gradwire::autograd

@@ -28,7 +28,6 @@ class SafeText {
   }
 
   absl::string_view view() const { return {text_, size_}; }
-  void clear() { size_ = 0; }
 
  private:
   void put(char c) {

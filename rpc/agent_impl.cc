@@ -23,10 +23,6 @@ bool any_requires_grad(const proto::Payload& payload) {
                      [](const proto::Tensor& tensor) { return tensor.requires_grad(); });
 }
 
-}  // namespace
-
-namespace {
-
 // A rank that is taken has one code, whether the init method finds it or the directory.
 absl::StatusOr<store::Rendezvous> as_in_the_directory(absl::StatusOr<store::Rendezvous> found) {
   if (!absl::IsAlreadyExists(found.status())) return found;
@@ -97,9 +93,9 @@ absl::Status AgentImpl::start(const std::string& name, int rank, int size) {
     stop(joined, absl::ZeroDuration());
     return joined;
   }
-  log(LogLevel::kInfo, "worker \"", name, "\" (id ", self.id,
-      ") joined the group: ", peers->live_workers().size(),
-      peers->live_workers().size() == 1 ? " member" : " members");
+  const std::size_t members = peers->live_workers().size();
+  log(LogLevel::kInfo, "worker \"", name, "\" (id ", self.id, ") joined the group: ", members,
+      members == 1 ? " member" : " members");
   return absl::OkStatus();
 }
 

@@ -239,11 +239,11 @@ bool Peers::hold_unread(const std::shared_ptr<Link>& link, transport::Message& m
 bool Peers::hold_locked(Link& link, HeldMessage message) {
   message.bytes += sizeof(message);
   for (const transport::Buffer& buffer : message.buffers) message.bytes += sizeof(buffer) + buffer.size();
-  if (link.held_.size() >= Link::kMaxHeld ||
-      message.bytes >
-          options_.limits.max_held_bytes - std::min(options_.limits.max_held_bytes, link.held_bytes_) ||
-      message.bytes > options_.limits.max_held_bytes_in_all -
-                          std::min(options_.limits.max_held_bytes_in_all, held_bytes_)) {
+  const auto fits = [&](uint64_t held, uint64_t most) {
+    return message.bytes <= most - std::min(most, held);
+  };
+  if (link.held_.size() >= Link::kMaxHeld || !fits(link.held_bytes_, options_.limits.max_held_bytes) ||
+      !fits(held_bytes_, options_.limits.max_held_bytes_in_all)) {
     return false;
   }
   count_held_locked(link, message.bytes);

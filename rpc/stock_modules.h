@@ -27,18 +27,22 @@
 // module class of one's own.
 namespace gradwire::rpc {
 
-GRADWIRE_RPC_CONSTRUCTOR(torch::nn::LinearImpl, int64_t, int64_t)
-GRADWIRE_RPC_CONSTRUCTOR(torch::nn::FlattenImpl)
-GRADWIRE_RPC_CONSTRUCTOR(torch::nn::Conv1dImpl, int64_t, int64_t, int64_t)
-GRADWIRE_RPC_CONSTRUCTOR(torch::nn::Conv2dImpl, int64_t, int64_t, int64_t)
-GRADWIRE_RPC_CONSTRUCTOR(torch::nn::EmbeddingImpl, int64_t, int64_t)
-GRADWIRE_RPC_CONSTRUCTOR(torch::nn::LayerNormImpl, std::vector<int64_t>)
-GRADWIRE_RPC_CONSTRUCTOR(torch::nn::LSTMImpl, int64_t, int64_t)
-GRADWIRE_RPC_CONSTRUCTOR(torch::nn::DropoutImpl, double)
-GRADWIRE_RPC_CONSTRUCTOR(torch::nn::ReLUImpl)
-GRADWIRE_RPC_CONSTRUCTOR(torch::nn::GELUImpl)
-GRADWIRE_RPC_CONSTRUCTOR(torch::nn::TanhImpl)
-GRADWIRE_RPC_CONSTRUCTOR(torch::nn::SigmoidImpl)
-GRADWIRE_RPC_CONSTRUCTOR(torch::nn::SoftmaxImpl, int64_t)
+// MODULE(class, types of the constructor's arguments...) for each of them.
+#define GRADWIRE_STOCK_MODULES(MODULE)                     \
+  MODULE(torch::nn::LinearImpl, int64_t, int64_t)          \
+  MODULE(torch::nn::FlattenImpl)                           \
+  MODULE(torch::nn::Conv1dImpl, int64_t, int64_t, int64_t) \
+  MODULE(torch::nn::Conv2dImpl, int64_t, int64_t, int64_t) \
+  MODULE(torch::nn::EmbeddingImpl, int64_t, int64_t)       \
+  MODULE(torch::nn::LayerNormImpl, std::vector<int64_t>)   \
+  MODULE(torch::nn::LSTMImpl, int64_t, int64_t)            \
+  MODULE(torch::nn::DropoutImpl, double)                   \
+  MODULE(torch::nn::ReLUImpl)                              \
+  MODULE(torch::nn::GELUImpl)                              \
+  MODULE(torch::nn::TanhImpl)                              \
+  MODULE(torch::nn::SigmoidImpl)                           \
+  MODULE(torch::nn::SoftmaxImpl, int64_t)
+
+GRADWIRE_STOCK_MODULES(GRADWIRE_RPC_CONSTRUCTOR)
 
 }  // namespace gradwire::rpc

@@ -11,7 +11,7 @@
 
 namespace gradwire::rpc {
 
-// Workers that are dead or have left, by their incarnations: the newest kMax of them, so that a group which workers join
+// Workers that are dead or have left, by their incarnations: the newest of them, so that a group which workers join
 // and leave for months needs no more memory. A worker whose end is forgotten is a stranger again. It cannot come back,
 // since the group's log admits no incarnation twice.
 //
@@ -20,11 +20,13 @@ class GoneWorkers {
  public:
   static constexpr std::size_t kMax = 16384;
 
+  explicit GoneWorkers(std::size_t most = kMax) : most_(most) {}
+
   // False when it is here already.
   bool insert(uint64_t worker) {
     if (!set_.insert(worker).second) return false;
     order_.push_back(worker);
-    if (order_.size() > kMax) {
+    if (order_.size() > most_) {
       set_.erase(order_.front());
       order_.pop_front();
     }
@@ -47,6 +49,7 @@ class GoneWorkers {
   }
 
  private:
+  std::size_t most_;
   absl::flat_hash_set<uint64_t> set_;
   // The oldest first.
   std::deque<uint64_t> order_;
