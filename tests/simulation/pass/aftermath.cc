@@ -88,6 +88,8 @@ void World::perform(Aftermath& aftermath) {
     owe(part, each.reply, absl::OkStatus(), std::move(each.participants));
   for (auto& each : actions.finish_answers)
     owe(part, each.reply, absl::OkStatus(), std::move(each.shipped_to));
+  // They come in a hash table's order, which differs between processes.
+  std::sort(actions.failed_replies.begin(), actions.failed_replies.end());
   for (uint64_t number : actions.failed_replies) owe(part, number, actions.status, {});
   if (actions.ended) {
     part.ended = true;

@@ -100,7 +100,7 @@ void World::release_context(int w, int c, int from) {
   tell(w, {context.origin, low});
   std::vector<ContextTable::Ended> ended;
   if (touched.has_value()) ended.push_back({context, *std::move(touched)});
-  end_contexts(w, c, ended, low, from);
+  end_contexts(w, c, std::move(ended), low, from);
 }
 
 void World::serve_cleanup(int w, int c, uint64_t low, int from) {
@@ -127,8 +127,11 @@ void World::serve_cleanup(int w, int c, uint64_t low, int from) {
 }
 
 // What becomes of contexts that the table has ended; `c` is the one that was spoken of.
-void World::end_contexts(int w, int c, const std::vector<ContextTable::Ended>& ended, uint64_t low,
-                         int from) {
+void World::end_contexts(int w, int c, std::vector<ContextTable::Ended> ended, uint64_t low, int from) {
+  // In an order that is not a hash table's, so that a seed gives the same schedule in each process.
+  std::sort(ended.begin(), ended.end(),
+            [](const ContextTable::Ended& a, const ContextTable::Ended& b) { return a.context < b.context; });
+  for (ContextTable::Ended& each : ended) std::sort(each.touched.begin(), each.touched.end());
   std::vector<int> released;
   for (const ContextTable::Ended& each : ended) {
     const int index = find_context(each.context);

@@ -60,8 +60,8 @@ class World {
   void let_go(int context);
   void release_context(int worker, int context, int from);
   void serve_cleanup(int worker, int context, uint64_t low, int from);
-  void end_contexts(int worker, int context, const std::vector<autograd::ContextTable::Ended>& ended,
-                    uint64_t low, int from);
+  void end_contexts(int worker, int context, std::vector<autograd::ContextTable::Ended> ended, uint64_t low,
+                    int from);
   // False when it was released.
   bool enter(int worker, int context, int from, Coverage::ContextEvent event);
   void tell(int worker, const rpc::Id& below);
