@@ -27,6 +27,10 @@ Limits small_limits() {
   return limits;
 }
 
+constexpr int kStripes = 2;
+// What comes on them.
+constexpr char kShare = 's';
+
 struct Outcome {
   std::string text;
   absl::StatusCode code = absl::StatusCode::kOk;
@@ -35,20 +39,99 @@ struct Outcome {
   bool operator==(const Outcome&) const = default;
 };
 
-// By itself, not by the check that the parser uses.
-void require_within_limits(const Message& message, const Limits& limits) {
-  require(message.header.size() <= limits.max_header_bytes, "a header over the limit came through");
-  require(message.buffers.size() <= limits.max_buffers, "too many buffers came through");
-  std::size_t total = message.header.size();
-  for (const Buffer& buffer : message.buffers) {
-    require(buffer.size() <= limits.max_buffer_bytes, "a buffer over the limit came through");
-    total += buffer.size();
-  }
-  require(total <= limits.max_message_bytes, "a message over the limit came through");
-}
+// Reads a stream as the comment in transport/tcp/frame.h says, with nothing of the parser's: whole frames only, so that it
+// knows no states.
+class Reference {
+ public:
+  Reference(const char* data, std::size_t size, const Limits& limits, int stripes)
+      : data_(data), left_(size), limits_(limits), stripes_(stripes) {}
 
-void record(const Message& message, const Limits& limits, Outcome& outcome) {
-  require_within_limits(message, limits);
+  Outcome read() {
+    while (left_ > 0 && read_frame()) {
+    }
+    return std::move(outcome_);
+  }
+
+ private:
+  static constexpr std::size_t kPrefix = 24;
+
+  uint64_t at(std::size_t offset, int size) const {
+    return gradwire::fuzzing::number_at(data_ + offset, size);
+  }
+  bool wrong() {
+    outcome_.code = absl::StatusCode::kInvalidArgument;
+    return false;
+  }
+  bool incomplete() {
+    outcome_.between_frames = false;
+    return false;
+  }
+
+  // False at the end.
+  bool read_frame() {
+    const std::string start("GWf1\2", 5);
+    if (start.compare(0, std::min(left_, start.size()), data_, std::min(left_, start.size())) != 0)
+      return wrong();
+    if (left_ < kPrefix) return incomplete();
+    const uint64_t kind = at(5, 1), stripes = at(6, 1), header = at(8, 8), count = at(16, 4);
+    if (kind > 1 || stripes > static_cast<uint64_t>(stripes_) || at(7, 1) != 0 || at(20, 4) != 0)
+      return wrong();
+    if (kind == 1 && (stripes > 0 || count > 0 || header > 64)) return wrong();
+    if (header > limits_.max_header_bytes || count > limits_.max_buffers) return wrong();
+    if (left_ < kPrefix + 8 * count) return incomplete();
+
+    struct Part {
+      uint64_t here = 0;
+      uint64_t elsewhere = 0;
+    };
+    std::vector<Part> parts;
+    uint64_t total = header;
+    uint64_t here = header;
+    for (uint64_t i = 0; i < count; ++i) {
+      const uint64_t field = at(kPrefix + 8 * i, 8);
+      const bool striped = field >= uint64_t{1} << 63;
+      const uint64_t size = striped ? field - (uint64_t{1} << 63) : field;
+      if (striped && (stripes == 0 || size < 65536)) return wrong();
+      if (size > limits_.max_buffer_bytes) return wrong();
+      total += size;
+      Part part{size, 0};
+      if (striped) {
+        const uint64_t each = (size + stripes) / (stripes + 1);
+        part.here = std::min(size, (each + 4095) / 4096 * 4096);
+        part.elsewhere = size - part.here;
+      }
+      here += part.here;
+      parts.push_back(part);
+    }
+    if (total > limits_.max_message_bytes) return wrong();
+    if (left_ - kPrefix - 8 * count < here) return incomplete();
+
+    skip(kPrefix + 8 * count);
+    outcome_.text += text(header) + "|";
+    for (const Part& part : parts) {
+      outcome_.text += text(part.here) + std::string(part.elsewhere, kShare) + "/";
+    }
+    return true;
+  }
+
+  void skip(std::size_t size) {
+    data_ += size;
+    left_ -= size;
+  }
+  std::string text(std::size_t size) {
+    const std::string text(data_, size);
+    skip(size);
+    return text;
+  }
+
+  const char* data_;
+  std::size_t left_;
+  const Limits& limits_;
+  const int stripes_;
+  Outcome outcome_;
+};
+
+void record(const Message& message, Outcome& outcome) {
   outcome.text += message.header + "|";
   for (const Buffer& buffer : message.buffers) {
     require(reinterpret_cast<uintptr_t>(buffer.data()) % 64 == 0, "a buffer is not aligned");
@@ -60,9 +143,9 @@ void record(const Message& message, const Limits& limits, Outcome& outcome) {
 // As if the stripes' bytes had come.
 void fill_shares(FrameParser& parser, const Limits& limits) {
   for (const FrameParser::Place& place : parser.take_stripe_places()) {
-    require(place.stripe >= 1 && place.stripe <= 2, "a share on no stripe");
+    require(place.stripe >= 1 && place.stripe <= kStripes, "a share on no stripe");
     require(place.size > 0 && place.size <= limits.max_buffer_bytes, "a share of a wrong size");
-    std::memset(place.data, 's', place.size);
+    std::memset(place.data, kShare, place.size);
   }
 }
 
@@ -70,7 +153,7 @@ void fill_shares(FrameParser& parser, const Limits& limits) {
 Outcome parse_pieces(const char* data, std::size_t size, std::size_t step, BufferPool& pool) {
   const Limits limits = small_limits();
   FrameParser parser(limits, pool);
-  parser.set_stripes(2);
+  parser.set_stripes(kStripes);
   Outcome outcome;
   for (std::size_t offset = 0; offset < size; offset += step) {
     absl::Span<const char> piece(data + offset, std::min(step, size - offset));
@@ -81,7 +164,7 @@ Outcome parse_pieces(const char* data, std::size_t size, std::size_t step, Buffe
         return outcome;
       }
       fill_shares(parser, limits);
-      if (parser.complete()) record(parser.take(), limits, outcome);
+      if (parser.complete()) record(parser.take(), outcome);
     }
   }
   outcome.between_frames = parser.between_frames();
@@ -92,7 +175,7 @@ Outcome parse_pieces(const char* data, std::size_t size, std::size_t step, Buffe
 Outcome parse(const char* data, std::size_t size, std::size_t step, int max_places, BufferPool& pool) {
   const Limits limits = small_limits();
   FrameParser parser(limits, pool);
-  parser.set_stripes(2);
+  parser.set_stripes(kStripes);
   Outcome outcome;
   std::size_t offset = 0;
   while (offset < size) {
@@ -116,7 +199,7 @@ Outcome parse(const char* data, std::size_t size, std::size_t step, int max_plac
       return outcome;
     }
     fill_shares(parser, limits);
-    if (parser.complete()) record(parser.take(), limits, outcome);
+    if (parser.complete()) record(parser.take(), outcome);
   }
   outcome.between_frames = parser.between_frames();
   return outcome;
@@ -127,7 +210,9 @@ Outcome parse(const char* data, std::size_t size, std::size_t step, int max_plac
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, std::size_t size) {
   static BufferPool& pool = *new BufferPool();
   const char* data = reinterpret_cast<const char*>(bytes);
-  Outcome whole = parse(data, size, size, 16, pool);
+  const Limits limits = small_limits();
+  const Outcome whole = parse(data, size, size, 16, pool);
+  require(whole == Reference(data, size, limits, kStripes).read(), "not what the format's description says");
   for (std::size_t step : {std::size_t{1}, std::size_t{7}, std::size_t{1'000}, std::size_t{60'000}}) {
     Outcome pieces = parse(data, size, step, step == 7 ? 2 : 16, pool);
     require(pieces == whole, "the pieces change the outcome");

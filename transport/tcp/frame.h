@@ -35,7 +35,9 @@ namespace gradwire::transport {
 //   ...     s[i]   the buffers in order
 //
 // A striped buffer has at least kMinStripedBytes and is cut into k + 1 shares (stripe_share): the first travels here,
-// share j on stripe j. A stripe is a stream of shares and nothing else, in the order of their buffers.
+// share j on stripe j. All are of one size, the (k + 1)th part of the buffer rounded up to a multiple of 4096 bytes, but
+// for the last, where the buffer ends; shares behind that are empty. A stripe is a stream of shares and nothing else, in
+// the order of their buffers.
 //
 // A receiver checks h, n, each s[i] and h + s[0] + ... against its limits before it allocates memory for
 // them. Whatever is wrong with a frame ends the connection: there is no way to find the next one.
