@@ -73,7 +73,9 @@ void ChaosRun::take_line(int worker, const std::string& line, const std::string&
                       static_cast<absl::StatusCode>(code) == absl::StatusCode::kUnavailable;
     if (!good) fail(worker, line);
   } else if (words[0] == "full" && word == "empty") {
-    fail(worker, absl::StrCat("after dropping all it has: ", line.substr(5)));
+    // Without its log the group agrees on no death: what is kept for the dead stays.
+    if (!plan_.store.for_good() || killed_.empty())
+      fail(worker, absl::StrCat("after dropping all it has: ", line.substr(5)));
   } else if (words[0] != word) {
     fail(worker, absl::StrCat("said \"", line, "\" instead of ", word));
   } else if (word == "empty") {
@@ -82,18 +84,51 @@ void ChaosRun::take_line(int worker, const std::string& line, const std::string&
     report_.shutdown = std::max(report_.shutdown, absl::Milliseconds(milliseconds) - stalled());
     int code = 0;
     (void)absl::SimpleAtoi(words[2], &code);
-    const std::string& message = words[3];
-    const bool names_a_dead_one = static_cast<absl::StatusCode>(code) == absl::StatusCode::kUnavailable &&
-                                  std::any_of(killed_.begin(), killed_.end(), [&](int dead) {
-                                    return absl::StrContains(message, absl::StrCat("\"", name(dead), "\""));
-                                  });
-    if (code != 0 && !names_a_dead_one) fail(worker, absl::StrCat("shutdown: code ", code, ", ", message));
+    if (code != 0 && !may_end_with(static_cast<absl::StatusCode>(code), words[3]))
+      fail(worker, absl::StrCat("shutdown: code ", code, ", ", words[3]));
     if (absl::Milliseconds(milliseconds) > kShutdown + stalled())
       fail(worker, absl::StrCat("the shutdown took ", milliseconds, " ms"));
   } else if (word == "census" && line != "census same") {
     fail(worker, absl::StrCat("after the shutdown: ", line));
   }
   said_.insert(worker);
+}
+
+bool ChaosRun::may_end_with(absl::StatusCode code, const std::string& message) const {
+  if (code != absl::StatusCode::kUnavailable) return false;
+  if (plan_.store.for_good() && absl::StrContains(message, "TcpStore")) return true;
+  return std::any_of(killed_.begin(), killed_.end(), [&](int dead) {
+    return absl::StrContains(message, absl::StrCat("\"", name(dead), "\""));
+  });
+}
+
+ChaosRun::Event ChaosRun::signal_at(absl::Duration at, int worker, int signal) {
+  return {at, [this, worker, signal] {
+            if (killed_.contains(worker)) return;
+            workers_[worker]->signal(signal);
+            if (signal == SIGKILL) reap(worker);
+          }};
+}
+
+std::vector<ChaosRun::Event> ChaosRun::store_events() {
+  const Plan::StoreFault& fault = plan_.store;
+  const absl::Duration end = fault.at + fault.length;
+  std::vector<Event> events;
+  switch (fault.what) {
+    case Plan::StoreFault::What::kNone:
+      return {};
+    case Plan::StoreFault::What::kPause:
+      events = {{fault.at, [this] { store_->pause(); }}, {end, [this] { store_->carry_on(); }}};
+      break;
+    case Plan::StoreFault::What::kKill:
+      events = {{fault.at, [this] { store_->kill(); }}};
+      break;
+    case Plan::StoreFault::What::kRestart:
+      events = {{fault.at, [this] { store_->kill(); }}, {end, [this] { store_->start(); }}};
+      break;
+  }
+  events.push_back({end, [this] { ++report_.store_faults; }});
+  return events;
 }
 
 bool ChaosRun::gather(const std::string& word, absl::Duration limit, std::vector<Event> events) {
@@ -105,9 +140,7 @@ bool ChaosRun::gather(const std::string& word, absl::Duration limit, std::vector
   while (true) {
     const absl::Duration passed = absl::Now() - start;
     for (; next < events.size() && events[next].at <= passed; ++next) {
-      if (killed_.contains(events[next].worker)) continue;
-      workers_[events[next].worker]->signal(events[next].signal);
-      if (events[next].signal == SIGKILL) reap(events[next].worker);
+      events[next].happens();
     }
     std::vector<pollfd> polled;
     std::vector<int> living;
@@ -139,25 +172,32 @@ bool ChaosRun::gather(const std::string& word, absl::Duration limit, std::vector
 RunReport ChaosRun::run() {
   const absl::Time start = absl::Now();
   start_us_ = monotonic_us();
+  int store_port = options_.store_port;
+  if (plan_.store.what != Plan::StoreFault::What::kNone) {
+    store_ =
+        std::make_unique<StoreHost>(options_.store_program, absl::StrCat(options_.directory, "/store.log"));
+    store_port = store_->port();
+  }
   for (int worker = 0; worker < Plan::kWorkers; ++worker) {
-    std::vector<std::string> command = {options_.worker_program, absl::StrCat(options_.store_port),
+    std::vector<std::string> command = {options_.worker_program, absl::StrCat(store_port),
                                         absl::StrCat(plan_.seed), absl::StrCat(worker), options_.directory};
     if (options_.lose_services) command.push_back("lose_services");
     workers_.push_back(std::make_unique<WorkerProcess>(
         command, absl::StrCat(options_.directory, "/", name(worker), ".log")));
   }
-  std::vector<Event> events;
+  std::vector<Event> events = store_events();
   std::vector<Event> first_events;
   std::vector<Event> last_events;
   for (const Plan::Kill& kill : plan_.kills) {
-    if (kill.when == Plan::Kill::When::kInInit) first_events.push_back({kill.at, kill.worker, SIGKILL});
-    if (kill.when == Plan::Kill::When::kAtTime) events.push_back({kill.at, kill.worker, SIGKILL});
+    if (kill.when == Plan::Kill::When::kInInit)
+      first_events.push_back(signal_at(kill.at, kill.worker, SIGKILL));
+    if (kill.when == Plan::Kill::When::kAtTime) events.push_back(signal_at(kill.at, kill.worker, SIGKILL));
     if (kill.when == Plan::Kill::When::kInShutdown)
-      last_events.push_back({kill.at / 20, kill.worker, SIGKILL});
+      last_events.push_back(signal_at(kill.at / 20, kill.worker, SIGKILL));
   }
   for (const Plan::Pause& pause : plan_.pauses) {
-    events.push_back({pause.at, pause.worker, SIGSTOP});
-    events.push_back({pause.at + pause.length, pause.worker, SIGCONT});
+    events.push_back(signal_at(pause.at, pause.worker, SIGSTOP));
+    events.push_back(signal_at(pause.at + pause.length, pause.worker, SIGCONT));
     paused_[pause.worker] += pause.length;
   }
   auto play = [&] {
@@ -181,6 +221,7 @@ RunReport ChaosRun::run() {
   };
   play();
   workers_.clear();
+  store_ = nullptr;
   check_calls();
   report_.duration = absl::Now() - start - stalled();
   report_.stalled = stalled();

@@ -1,14 +1,17 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <set>
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "tests/chaos/plan.h"
 #include "tests/chaos/stall_watch.h"
+#include "tests/chaos/store_host.h"
 #include "tests/chaos/worker_process.h"
 
 namespace chaos {
@@ -22,6 +25,8 @@ struct RunReport {
   // Calls that were made again; how often a worker found another one suspect.
   int64_t repeated = 0;
   int64_t suspected = 0;
+  // What happened to the store.
+  int store_faults = 0;
   // Calls that must not run out of time (Plan::patient).
   int64_t patient_calls = 0;
   // The longest any call took beyond its deadline, any worker's tables needed to become empty, and any shutdown took.
@@ -39,6 +44,8 @@ class ChaosRun {
  public:
   struct Options {
     std::string worker_program;
+    // For the runs in which something happens to it; the others share one.
+    std::string store_program;
     int store_port = 0;
     // Exists and is empty: for the workers' logs.
     std::string directory;
@@ -53,8 +60,7 @@ class ChaosRun {
  private:
   struct Event {
     absl::Duration at;
-    int worker;
-    int signal;
+    std::function<void()> happens;
   };
 
   void fail(int worker, const std::string& what);
@@ -62,10 +68,15 @@ class ChaosRun {
   // Whether the plan kills the worker; whether it kills anybody then.
   bool planned(int worker) const;
   bool planned(Plan::Kill::When when) const;
-  // Waits until every living worker has said a line that begins with `word`, and sends the signals of `events`.
+  Event signal_at(absl::Duration at, int worker, int signal);
+  // What happens to the store.
+  std::vector<Event> store_events();
+  // Waits until every living worker has said a line that begins with `word`, and lets `events` happen.
   // Of those that could not join only the census is expected. False when that failed.
   bool gather(const std::string& word, absl::Duration limit, std::vector<Event> events = {});
   void take_line(int worker, const std::string& line, const std::string& word);
+  // Whether a worker may say that its shutdown ended with this.
+  bool may_end_with(absl::StatusCode code, const std::string& message) const;
   // Whether a worker ended as it was to.
   void reap(int worker);
   void tell(const std::string& line);
@@ -77,6 +88,7 @@ class ChaosRun {
   const Plan plan_;
   const Options options_;
   RunReport report_;
+  std::unique_ptr<StoreHost> store_;
   std::vector<std::unique_ptr<WorkerProcess>> workers_;
   // By signal, and not only planned.
   std::set<int> killed_;

@@ -88,9 +88,9 @@ class Chaos {
     std::cout << flags.runs << " runs, " << failures_ << " failed; " << calls_ << " calls, " << failed_calls_
               << " of them failed, " << repeated_ << " repeated, " << patient_calls_
               << " where nothing may make one wait; " << killed_ << " workers killed, " << suspected_
-              << " suspicions. The longest: a call " << std::max(overrun_, absl::ZeroDuration())
-              << " over its deadline, " << emptying_ << " until tables were empty, a shutdown " << shutdown_
-              << ", a run " << duration_ << ".\n";
+              << " suspicions, " << store_faults_ << " stores paused or killed. The longest: a call "
+              << std::max(overrun_, absl::ZeroDuration()) << " over its deadline, " << emptying_
+              << " until tables were empty, a shutdown " << shutdown_ << ", a run " << duration_ << ".\n";
   }
 
  private:
@@ -103,6 +103,7 @@ class Chaos {
     EXPECT_GE(killed_, flags.runs / 4);
     EXPECT_GE(suspected_, flags.runs / 4);
     EXPECT_GE(repeated_, flags.runs / 20);
+    EXPECT_GE(store_faults_, flags.runs / 10);
   }
 
   void run_one(int number) {
@@ -111,6 +112,7 @@ class Chaos {
     const std::filesystem::path directory = directory_ / absl::StrCat("run-", number, "-seed-", seed);
     std::filesystem::create_directory(directory);
     const RunReport report = ChaosRun(plan, {.worker_program = "tests/chaos/chaos_worker",
+                                             .store_program = "tests/rpc/store_process",
                                              .store_port = store_.port(),
                                              .directory = directory,
                                              .lose_services = flags.lose_services,
@@ -122,6 +124,7 @@ class Chaos {
     killed_ += report.killed;
     repeated_ += report.repeated;
     suspected_ += report.suspected;
+    store_faults_ += report.store_faults;
     patient_calls_ += report.patient_calls;
     overrun_ = std::max(overrun_, report.overrun);
     emptying_ = std::max(emptying_, report.emptying);
@@ -163,6 +166,7 @@ class Chaos {
   int killed_ = 0;
   int64_t repeated_ = 0;
   int64_t suspected_ = 0;
+  int store_faults_ = 0;
   int64_t patient_calls_ = 0;
   absl::Duration overrun_ = -absl::InfiniteDuration();
   absl::Duration emptying_;

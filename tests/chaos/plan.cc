@@ -56,6 +56,14 @@ Plan make_plan(uint64_t seed) {
         {below(Plan::kWorkers), absl::Milliseconds(below(250)), absl::Milliseconds(10 + below(250))});
   }
   plan.graceful = below(2) == 0;
+  const bool in_init = std::any_of(plan.kills.begin(), plan.kills.end(), [](const Plan::Kill& kill) {
+    return kill.when == Plan::Kill::When::kInInit;
+  });
+  if (const int fault = below(12); fault < 3 && !in_init) {
+    using What = Plan::StoreFault::What;
+    constexpr What kWhat[] = {What::kPause, What::kKill, What::kRestart};
+    plan.store = {kWhat[fault], absl::Milliseconds(below(250)), absl::Milliseconds(below(400))};
+  }
   return plan;
 }
 
@@ -81,6 +89,21 @@ std::string Plan::to_string() const {
   for (const Pause& pause : pauses) {
     events.push_back(absl::StrCat("pause ", pause.worker, " at ", absl::FormatDuration(pause.at), " for ",
                                   absl::FormatDuration(pause.length)));
+  }
+  switch (store.what) {
+    case StoreFault::What::kNone:
+      break;
+    case StoreFault::What::kPause:
+      events.push_back(absl::StrCat("pause the store at ", absl::FormatDuration(store.at), " for ",
+                                    absl::FormatDuration(store.length)));
+      break;
+    case StoreFault::What::kKill:
+      events.push_back(absl::StrCat("kill the store at ", absl::FormatDuration(store.at)));
+      break;
+    case StoreFault::What::kRestart:
+      events.push_back(absl::StrCat("kill the store at ", absl::FormatDuration(store.at), ", start it again ",
+                                    absl::FormatDuration(store.length), " later"));
+      break;
   }
   return absl::StrCat("transports ", transports.empty() ? "all" : absl::StrJoin(transports, ","), ", lose ",
                       lose, ", cut ", cut, ", delay ", delay, ", ", steps, " steps, ",

@@ -36,6 +36,18 @@ struct Plan {
     absl::Duration length;
   };
 
+  // Of the process that has the store, so long after the programs began. One that is started again has kept nothing.
+  struct StoreFault {
+    enum class What { kNone, kPause, kKill, kRestart };
+    What what = What::kNone;
+    absl::Duration at;
+    // Of a pause, or until it is started again.
+    absl::Duration length;
+
+    // The group's log is gone, so that nothing is agreed any more.
+    bool for_good() const { return what == What::kKill || what == What::kRestart; }
+  };
+
   uint64_t seed = 0;
   std::vector<std::string> transports;
   // Probabilities, for each message (tests/chaos/faults.h).
@@ -44,6 +56,7 @@ struct Plan {
   double delay = 0;
   std::vector<Kill> kills;
   std::vector<Pause> pauses;
+  StoreFault store;
   bool graceful = true;
   // How long to wait for the others to join.
   absl::Duration join_timeout = absl::Seconds(20);
@@ -53,7 +66,7 @@ struct Plan {
 
   bool faulty() const { return lose > 0 || cut > 0 || delay > 0; }
   // Whether nothing happens in the run that may make a call wait: its calls have so much time that none may run out of
-  // it. (A worker that is killed fails calls, at once.)
+  // it. (A worker that is killed fails calls, at once. No call needs the store.)
   bool patient() const { return !faulty() && pauses.empty(); }
   // A worker is suspect after a pause of middling length. Dead is only who was killed.
   static constexpr absl::Duration kHeartbeat = absl::Milliseconds(40);
