@@ -12,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "absl/time/clock.h"
 #include "autograd/autograd.h"
 #include "base/error.h"
 #include "base/mutex.h"
@@ -255,7 +256,7 @@ TEST_F(Trainers, StepThatWaitsInVainEndsWithItsDeadline) {
     RRef<Server> server = group[1]->rpc_sync<&server_here>("worker0", torch::ones({6}));
     DistributedOptimizer<torch::optim::SGD> optimizer({server.rpc_sync<&Server::parameter>()},
                                                       torch::optim::SGDOptions(0.01),
-                                                      {.timeout = absl::Seconds(3)});
+                                                      {.timeout = absl::Seconds(10)});
     std::thread other([&] {
       AgentGuard other_guard(group[2]);
       Context forward_only;
@@ -281,6 +282,18 @@ TEST_F(Trainers, StepThatWaitsInVainEndsWithItsDeadline) {
 // The reason arrives before the caller's own timer, which knows none: by a twentieth of this time.
 constexpr absl::Duration kReasonTimeout = absl::Seconds(20);
 
+// The error of a step that ends before that timer. Where the machine stands still just then, the timer may be
+// first: then once more.
+absl::Status reason_of(const std::function<void()>& step) {
+  absl::Status status;
+  for (int attempt = 0; attempt < 3; ++attempt) {
+    const absl::Time begin = absl::Now();
+    status = error_of(step);
+    if (absl::Now() - begin < kReasonTimeout) break;
+  }
+  return status;
+}
+
 TEST_F(Trainers, StepThatWaitsInVainNamesTheTrainersAndWhatToDo) {
   Group group(3);
   {
@@ -295,9 +308,11 @@ TEST_F(Trainers, StepThatWaitsInVainNamesTheTrainersAndWhatToDo) {
     DistributedOptimizer<torch::optim::SGD> optimizer({server.rpc_sync<&Server::parameter>()},
                                                       torch::optim::SGDOptions(0.01),
                                                       {.name = "shared", .timeout = kReasonTimeout});
-    Context context;
-    backward(context, {server.rpc_sync<&Server::forward>(batch(1, 0)).sum()});
-    const absl::Status status = error_of([&] { optimizer.step(context); });
+    const absl::Status status = reason_of([&] {
+      Context context;
+      backward(context, {server.rpc_sync<&Server::forward>(batch(1, 0)).sum()});
+      optimizer.step(context);
+    });
     EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
     EXPECT_THAT(std::string(status.message()), HasSubstr("waited in vain for the backward"));
     EXPECT_THAT(std::string(status.message()), HasSubstr("of trainer \"worker2\""));
@@ -322,8 +337,10 @@ TEST_F(Trainers, SyncStepWithoutTheOthersNamesThem) {
       DistributedOptimizer<torch::optim::SGD> other({theirs.rpc_sync<&Server::parameter>()},
                                                     torch::optim::SGDOptions(0.01), settings);
     }
-    Context context;
-    const absl::Status status = error_of([&] { optimizer.step(context); });
+    const absl::Status status = reason_of([&] {
+      Context context;
+      optimizer.step(context);
+    });
     EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
     EXPECT_THAT(std::string(status.message()), HasSubstr("only \"worker1\" came, \"worker2\" did not"));
     EXPECT_THAT(std::string(status.message()), HasSubstr("1 of the trainers has made no optimizer"));

@@ -71,7 +71,7 @@ TEST(ProcessGroupErrors, WrongArgumentsThrowBeforeAnythingIsSent) {
 }
 
 TEST(ProcessGroupErrors, TimeoutNamesTheMissingRanksAndBreaksTheGroup) {
-  Ranks ranks(3, {.timeout = absl::Seconds(2)});
+  Ranks ranks(3, {.timeout = absl::Seconds(10)});
   ::testing::internal::CaptureStderr();
   const auto results = ranks.results([](const Group& group) {
     if (group->rank() == 1) group->all_reduce(at::ones({2}));
@@ -146,7 +146,7 @@ TEST(ProcessGroupErrors, DestroyLetsWhatIsUnderWayEndOrAbortsIt) {
     EXPECT_TRUE(work->is_success());
     EXPECT_TRUE(tensor.equal(at::full({2}, 2.0)));
   });
-  Ranks others(2, {.timeout = absl::Seconds(2)});
+  Ranks others(2, {.timeout = absl::Seconds(10)});
   const std::shared_ptr<Work> alone = others[0]->all_reduce_async(at::ones({2}));
   others[0]->destroy();
   EXPECT_TRUE(alone->is_completed());
@@ -213,7 +213,7 @@ TEST(ProcessGroupCreate, MissingRanksAreNamed) {
   const auto store = std::make_shared<store::HashStore>();
   const auto results = run_threads(2, [&](int rank) {
     ProcessGroup::create(
-        {.timeout = absl::Seconds(2), .world_size = 4, .rank = rank == 0 ? 0 : 2, .store = store});
+        {.timeout = absl::Seconds(10), .world_size = 4, .rank = rank == 0 ? 0 : 2, .store = store});
   });
   for (const absl::Status& status : results) {
     EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);

@@ -74,7 +74,8 @@ TEST(FailedStart, PeerNeverJoins) {
 }
 
 TEST(FailedStart, NameTaken) {
-  const RpcBackendOptions options = with_store(absl::Seconds(5));
+  // Who waits in vain waits for this long: the refusal does not depend on it.
+  const RpcBackendOptions options = with_store(absl::Seconds(60));
   auto first = Agent::start("a", 0, 1, options);
   expect_failure(absl::StatusCode::kInvalidArgument, "taken", [&] { Agent::start("a", 0, 1, options); });
   first->shutdown();
@@ -137,7 +138,7 @@ TEST(FailedStart, ConnectAtInitToAWorkerThatCannotBeReached) {
 
 TEST(FailedStart, ConnectAtInitToAWorkerThatHasDied) {
   // The second member dies between joining and the first one's connecting: the directory still names it.
-  RpcBackendOptions options = with_store(absl::Seconds(5));
+  RpcBackendOptions options = with_store(absl::Seconds(60));
   RpcBackendOptions connecting = options;
   connecting.connect_at_init = true;
   std::shared_ptr<Agent> second;

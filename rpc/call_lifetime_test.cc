@@ -171,6 +171,10 @@ TEST(CallLifetime, ExpiredCallThatWaitsForItsTurnNeverRuns) {
   while (group[1]->tables().served_calls < 1 && absl::Now() < deadline) std::this_thread::yield();
   Future<int64_t> late = queue.with_timeout(absl::Seconds(1)).rpc_async<&Queue::count>();
   EXPECT_EQ(late.result().status().code(), absl::StatusCode::kDeadlineExceeded);
+  // The callee counts the time from the arrival of the call, and may end it later than the caller. The call
+  // has arrived when the one behind it is answered.
+  EXPECT_EQ(group[0]->rpc_sync<&one>("worker1"), 1);
+  while (group[1]->tables().served_calls > 1 && absl::Now() < deadline) std::this_thread::yield();
   held_turn().set_value(5);
   EXPECT_EQ(busy.wait(), 5);
   EXPECT_EQ(queue.rpc_sync<&Queue::count>(), 1);

@@ -195,17 +195,20 @@ TEST(Concurrency, CallThatWaitsInVainForASerialObjectNamesTheCallThatRuns) {
   {
     RRef<Slow> slow = group[0]->remote<Slow>("worker1");
     Future<int64_t> held = slow.with_timeout(absl::InfiniteDuration()).rpc_async<&Slow::hold>();
-    // The reason comes a second before the caller's own timer.
-    const RRef<Slow> hasty = slow.with_timeout(absl::Seconds(20));
-    try {
-      hasty.rpc_sync<&Slow::quick>();
-      FAIL();
-    } catch (const Error& error) {
-      EXPECT_EQ(error.status().code(), absl::StatusCode::kDeadlineExceeded) << error.what();
-      EXPECT_THAT(error.what(), HasSubstr("waited in vain for its turn on a serial object"));
-      EXPECT_THAT(error.what(), HasSubstr("Slow::hold\", called by worker \"worker0\""));
-      EXPECT_EQ(error.worker(), "worker1");
+    // The reason comes a second before the caller's own timer. Where the machine stands still in that second,
+    // the timer may be first: then once more.
+    constexpr absl::Duration kTimeout = absl::Seconds(20);
+    const RRef<Slow> hasty = slow.with_timeout(kTimeout);
+    absl::Status status;
+    for (int attempt = 0; attempt < 3; ++attempt) {
+      const absl::Time begin = absl::Now();
+      status = hasty.rpc_async<&Slow::quick>().result().status();
+      if (absl::Now() - begin < kTimeout) break;
     }
+    EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("waited in vain for its turn on a serial object"));
+    EXPECT_THAT(std::string(status.message()), HasSubstr("Slow::hold\", called by worker \"worker0\""));
+    EXPECT_EQ(worker_of(status), "worker1");
     gate().get().set_value(3);
     EXPECT_EQ(held.wait(), 3);
     EXPECT_EQ(slow.rpc_sync<&Slow::quick>(), 1);

@@ -25,7 +25,7 @@ TEST(Hosts, RanksOfTwoHostsWorkTogetherUntilTheLinkIsCut) {
       throw std::runtime_error("cannot enter a network namespace");
   };
   const RankProcesses ranks(
-      {.size = 4, .world = {"hosts", "cpu", {}}, .timeout = absl::Seconds(8), .enter = enter},
+      {.size = 4, .world = {"hosts", "cpu", {}}, .timeout = absl::Seconds(30), .enter = enter},
       [](ProcessGroup& group, std::FILE* says) {
         const int mine = group.rank();
         for (const int64_t count : {int64_t{1}, int64_t{1000}, int64_t{1} << 20}) {

@@ -49,7 +49,7 @@ class LaunchHosts : public testing::Test {
 
  private:
   static std::unique_ptr<LaunchProcess> launch(std::vector<std::string> options, int network) {
-    options.insert(options.end(), {"--rdzv_conf=keep_alive_interval=1,last_call_timeout=0.2,read_timeout=5",
+    options.insert(options.end(), {"--rdzv_conf=keep_alive_interval=2,last_call_timeout=0.2,read_timeout=5",
                                    "tests/launch/meeting_worker"});
     return std::make_unique<LaunchProcess>(std::move(options), std::map<std::string, std::string>(), network);
   }
@@ -79,7 +79,7 @@ TEST_F(LaunchHosts, ACutLinkEndsAJobThatNeedsBoth) {
   cut();
   EXPECT_EQ(left_->events_to_the_end(), "");
   EXPECT_EQ(left_->wait(), 1);
-  EXPECT_TRUE(absl::StrContains(left_->err(), "was lost: its launcher has not been heard for 3s"))
+  EXPECT_TRUE(absl::StrContains(left_->err(), "was lost: its launcher has not been heard for 6s"))
       << left_->err();
   expect_right_lost_the_store();
 }

