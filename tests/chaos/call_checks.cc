@@ -67,6 +67,7 @@ std::optional<std::string> check_call(const CallRecord& call, const CallSurround
   if (overrun > kGrace + run.paused) {
     return absl::StrCat(to_string(call), ": ", absl::FormatDuration(overrun), " after its deadline");
   }
+  if (run.outcast) return std::nullopt;
   if (!may_end_with(call, call.code, run.plan->cut > 0)) return to_string(call);
 
   // Every call that ran out of time did so because of something that happens in the run.

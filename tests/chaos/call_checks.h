@@ -13,9 +13,12 @@ namespace chaos {
 // What is known of a run when its calls are looked at.
 struct CallSurroundings {
   const Plan* plan = nullptr;
+  // Killed, or paused for so long that they are dead.
   std::set<int> killed;
   // How long the caller was paused, or all stood still.
   absl::Duration paused;
+  // The caller itself is dead to the others: its calls end, with whatever.
+  bool outcast = false;
 };
 
 // What is wrong with a survivor's call, if anything.

@@ -44,7 +44,7 @@ bool ChaosRun::planned(Plan::Kill::When when) const {
 
 void ChaosRun::tell(const std::string& line) {
   for (int worker = 0; worker < Plan::kWorkers; ++worker) {
-    if (!killed_.contains(worker) && !unready_.contains(worker)) workers_[worker]->say(line);
+    if (!killed_.contains(worker) && !aside_.contains(worker)) workers_[worker]->say(line);
   }
 }
 
@@ -66,7 +66,7 @@ void ChaosRun::take_line(int worker, const std::string& line, const std::string&
   int milliseconds = 0;
   if (words.size() > 1) (void)absl::SimpleAtoi(words[1], &milliseconds);
   if (words[0] == "unready" && word == "ready" && planned(Plan::Kill::When::kInInit)) {
-    unready_.insert(worker);
+    aside_.insert(worker);
     int code = 0;
     (void)absl::SimpleAtoi(words[1], &code);
     const bool good = static_cast<absl::StatusCode>(code) == absl::StatusCode::kDeadlineExceeded ||
@@ -84,21 +84,25 @@ void ChaosRun::take_line(int worker, const std::string& line, const std::string&
     report_.shutdown = std::max(report_.shutdown, absl::Milliseconds(milliseconds) - stalled());
     int code = 0;
     (void)absl::SimpleAtoi(words[2], &code);
-    if (code != 0 && !may_end_with(static_cast<absl::StatusCode>(code), words[3]))
+    if (code != 0 && !may_end_with(worker, static_cast<absl::StatusCode>(code), words[3]))
       fail(worker, absl::StrCat("shutdown: code ", code, ", ", words[3]));
     if (absl::Milliseconds(milliseconds) > kShutdown + stalled())
       fail(worker, absl::StrCat("the shutdown took ", milliseconds, " ms"));
+  } else if (word == "states" && line != absl::StrCat("states ", absl::StrJoin(dead(), ","))) {
+    fail(worker, absl::StrCat("said \"", line, "\" of the workers that are dead to it"));
   } else if (word == "census" && line != "census same") {
     fail(worker, absl::StrCat("after the shutdown: ", line));
   }
   said_.insert(worker);
 }
 
-bool ChaosRun::may_end_with(absl::StatusCode code, const std::string& message) const {
+bool ChaosRun::may_end_with(int worker, absl::StatusCode code, const std::string& message) const {
+  if (plan_.outcast() == worker) return code == absl::StatusCode::kAborted;
   if (code != absl::StatusCode::kUnavailable) return false;
   if (plan_.store.for_good() && absl::StrContains(message, "TcpStore")) return true;
-  return std::any_of(killed_.begin(), killed_.end(), [&](int dead) {
-    return absl::StrContains(message, absl::StrCat("\"", name(dead), "\""));
+  const std::set<int> all = dead();
+  return std::any_of(all.begin(), all.end(), [&](int each) {
+    return absl::StrContains(message, absl::StrCat("\"", name(each), "\""));
   });
 }
 
@@ -136,7 +140,7 @@ bool ChaosRun::gather(const std::string& word, absl::Duration limit, std::vector
   std::sort(events.begin(), events.end(), [](const Event& a, const Event& b) { return a.at < b.at; });
   std::size_t next = 0;
   said_.clear();
-  if (word != "census") said_ = unready_;
+  if (word != "census") said_ = aside_;
   while (true) {
     const absl::Duration passed = absl::Now() - start;
     for (; next < events.size() && events[next].at <= passed; ++next) {
@@ -167,6 +171,27 @@ bool ChaosRun::gather(const std::string& word, absl::Duration limit, std::vector
     if (next < events.size()) sleep = std::min(sleep, events[next].at - passed + absl::Microseconds(500));
     (void)::poll(polled.data(), polled.size(), static_cast<int>(absl::ToInt64Milliseconds(sleep)));
   }
+}
+
+std::set<int> ChaosRun::dead() const {
+  std::set<int> dead = killed_;
+  if (plan_.outcast()) dead.insert(*plan_.outcast());
+  return dead;
+}
+
+bool ChaosRun::part_from_outcast() {
+  tell("states");
+  if (!gather("states", kPatience)) return false;
+  const std::optional<int> outcast = plan_.outcast();
+  if (!outcast) return true;
+  ++report_.outcasts;
+  workers_[*outcast]->say("end");
+  for (int worker = 0; worker < Plan::kWorkers; ++worker) {
+    if (worker != *outcast) aside_.insert(worker);
+  }
+  const bool ended = gather("down", kPatience);
+  aside_ = {*outcast};
+  return ended;
 }
 
 RunReport ChaosRun::run() {
@@ -200,9 +225,14 @@ RunReport ChaosRun::run() {
     events.push_back(signal_at(pause.at + pause.length, pause.worker, SIGCONT));
     paused_[pause.worker] += pause.length;
   }
+  if (const auto& pause = plan_.long_pause) {
+    events.push_back(signal_at(pause->at, pause->worker, SIGSTOP));
+    events.push_back(signal_at(pause->at + pause->length, pause->worker, SIGCONT));
+    paused_[pause->worker] += pause->length;
+  }
   auto play = [&] {
     if (!gather("ready", kPatience, first_events)) return;
-    if (!unready_.empty()) {
+    if (!aside_.empty()) {
       tell("end");
       (void)gather("down", kPatience);
       check_end();
@@ -210,7 +240,8 @@ RunReport ChaosRun::run() {
     }
     tell("begin");
     if (!gather("played", kPatience, events)) return;
-    tell(absl::StrCat("look ", absl::StrJoin(killed_, ",")));
+    if (plan_.long_pause && !part_from_outcast()) return;
+    tell(absl::StrCat("look ", absl::StrJoin(dead(), ",")));
     if (!gather("looked", kPatience)) return;
     tell("drop");
     // What is left in a table does not keep the run from its end.
@@ -264,7 +295,7 @@ void ChaosRun::check_calls() {
       if (call.code != absl::StatusCode::kOk) ++report_.failed_calls;
     }
     if (killed_.contains(worker)) continue;
-    CallSurroundings surroundings{&plan_, killed_, paused_[worker] + stalled()};
+    CallSurroundings surroundings{&plan_, dead(), paused_[worker] + stalled(), plan_.outcast() == worker};
     for (const CallRecord& call : calls) {
       if (call.end_us >= 0) {
         report_.overrun = std::max(report_.overrun,

@@ -25,8 +25,9 @@ struct RunReport {
   // Calls that were made again; how often a worker found another one suspect.
   int64_t repeated = 0;
   int64_t suspected = 0;
-  // What happened to the store.
+  // What happened to the store; workers that were paused for so long that they were dead.
   int store_faults = 0;
+  int outcasts = 0;
   // Calls that must not run out of time (Plan::patient).
   int64_t patient_calls = 0;
   // The longest any call took beyond its deadline, any worker's tables needed to become empty, and any shutdown took.
@@ -71,12 +72,15 @@ class ChaosRun {
   Event signal_at(absl::Duration at, int worker, int signal);
   // What happens to the store.
   std::vector<Event> store_events();
+  // After a long pause: all agree on who is dead, which ends its part of the run. False when that failed.
+  bool part_from_outcast();
+  std::set<int> dead() const;
   // Waits until every living worker has said a line that begins with `word`, and lets `events` happen.
-  // Of those that could not join only the census is expected. False when that failed.
+  // Of those set aside only the census is expected. False when that failed.
   bool gather(const std::string& word, absl::Duration limit, std::vector<Event> events = {});
   void take_line(int worker, const std::string& line, const std::string& word);
   // Whether a worker may say that its shutdown ended with this.
-  bool may_end_with(absl::StatusCode code, const std::string& message) const;
+  bool may_end_with(int worker, absl::StatusCode code, const std::string& message) const;
   // Whether a worker ended as it was to.
   void reap(int worker);
   void tell(const std::string& line);
@@ -94,8 +98,8 @@ class ChaosRun {
   std::set<int> killed_;
   std::vector<absl::Duration> paused_;
   std::set<int> said_;
-  // Could not join, because another was killed.
-  std::set<int> unready_;
+  // Have no part in what follows but the census: could not join, because another was killed, or are outcasts.
+  std::set<int> aside_;
   int64_t start_us_ = 0;
 };
 

@@ -88,7 +88,8 @@ class Chaos {
     std::cout << flags.runs << " runs, " << failures_ << " failed; " << calls_ << " calls, " << failed_calls_
               << " of them failed, " << repeated_ << " repeated, " << patient_calls_
               << " where nothing may make one wait; " << killed_ << " workers killed, " << suspected_
-              << " suspicions, " << store_faults_ << " stores paused or killed. The longest: a call "
+              << " suspicions, " << store_faults_ << " stores paused or killed, " << outcasts_
+              << " workers paused for too long. The longest: a call "
               << std::max(overrun_, absl::ZeroDuration()) << " over its deadline, " << emptying_
               << " until tables were empty, a shutdown " << shutdown_ << ", a run " << duration_ << ".\n";
   }
@@ -104,6 +105,7 @@ class Chaos {
     EXPECT_GE(suspected_, flags.runs / 4);
     EXPECT_GE(repeated_, flags.runs / 20);
     EXPECT_GE(store_faults_, flags.runs / 10);
+    EXPECT_GE(outcasts_, flags.runs / 100);
   }
 
   void run_one(int number) {
@@ -125,6 +127,7 @@ class Chaos {
     repeated_ += report.repeated;
     suspected_ += report.suspected;
     store_faults_ += report.store_faults;
+    outcasts_ += report.outcasts;
     patient_calls_ += report.patient_calls;
     overrun_ = std::max(overrun_, report.overrun);
     emptying_ = std::max(emptying_, report.emptying);
@@ -167,6 +170,7 @@ class Chaos {
   int64_t repeated_ = 0;
   int64_t suspected_ = 0;
   int store_faults_ = 0;
+  int outcasts_ = 0;
   int64_t patient_calls_ = 0;
   absl::Duration overrun_ = -absl::InfiniteDuration();
   absl::Duration emptying_;

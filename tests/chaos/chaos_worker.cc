@@ -3,7 +3,9 @@
 //
 // It tells the driver on descriptor 3 how far it is, a line each, and hears on descriptor 4 when to go on:
 //   ready                  <- begin, or end when others are not
-//   played                 <- look DEAD,...     (the workers that were killed; may be none)
+//   played                 <- look DEAD,...     (the workers that are dead; may be none)
+//                          <- states, after a long pause
+//   states DEAD,...        <- look DEAD,..., or end for the one that is dead to the others   (as this worker sees it)
 //   looked                 <- drop
 //   empty MS | full TABLES <- end
 //   down MS CODE MESSAGE
@@ -17,9 +19,11 @@
 #include <cstdlib>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
@@ -93,6 +97,25 @@ void end(Agent& agent, bool graceful) {
                    absl::StrReplaceAll(status.message(), {{"\n", " "}})));
 }
 
+// Which workers are dead to this one; itself, when it has learnt that it is dead to the others.
+std::string dead_workers(Agent& agent, const Plan& plan, int worker) {
+  const int64_t start = monotonic_us();
+  while (true) {
+    std::vector<int> dead;
+    for (int other = 0; other < Plan::kWorkers; ++other) {
+      const gradwire::rpc::WorkerState state = agent.worker_state(worker_name(other));
+      if (other != worker && state == gradwire::rpc::WorkerState::kDead) dead.push_back(other);
+    }
+    // The news may be on its way. To an outcast all others are dead.
+    const std::size_t expected = plan.outcast() == worker ? Plan::kWorkers - 1 : plan.outcast() ? 1 : 0;
+    if (dead.size() == expected || monotonic_us() - start > 15000000) {
+      if (dead.size() == Plan::kWorkers - 1) dead = {worker};
+      return absl::StrJoin(dead, ",");
+    }
+    absl::SleepFor(absl::Milliseconds(1));
+  }
+}
+
 // From a started agent to the end of it.
 void take_part(Agent& agent, const Plan& plan, int worker, Faults& faults) {
   const std::shared_ptr<void> changes =
@@ -106,8 +129,17 @@ void take_part(Agent& agent, const Plan& plan, int worker, Faults& faults) {
   faults.end();
   say("played");
 
+  auto next = hear();
+  if (next.first == "states") {
+    say(absl::StrCat("states ", dead_workers(agent, plan, worker)));
+    next = hear();
+  }
+  if (next.first == "end") {
+    Keep::instance().close();
+    return end(agent, plan.graceful);
+  }
   std::set<int> dead;
-  for (absl::string_view name : absl::StrSplit(hear().second, ',', absl::SkipEmpty())) {
+  for (absl::string_view name : absl::StrSplit(next.second, ',', absl::SkipEmpty())) {
     int number = 0;
     if (absl::SimpleAtoi(name, &number)) dead.insert(number);
   }
@@ -135,6 +167,7 @@ int run(int port, uint64_t seed, int worker, const std::string& directory, bool 
     options.num_worker_threads = 4;
     options.heartbeat.interval = Plan::kHeartbeat;
     options.heartbeat.suspect_after = Plan::kSuspectAfter;
+    if (plan.long_pause) options.heartbeat.dead_after = Plan::kDeadAfterOfLongPause;
     if (faults.any()) {
       options.wrap_transport = [&](auto transport) { return faults.wrap(std::move(transport)); };
     }

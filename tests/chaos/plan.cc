@@ -64,6 +64,12 @@ Plan make_plan(uint64_t seed) {
     constexpr What kWhat[] = {What::kPause, What::kKill, What::kRestart};
     plan.store = {kWhat[fault], absl::Milliseconds(below(250)), absl::Milliseconds(below(400))};
   }
+  const bool calm = !plan.faulty() && plan.kills.empty() && plan.store.what == Plan::StoreFault::What::kNone;
+  if (calm && below(2) == 0) {
+    plan.pauses.clear();
+    plan.long_pause = {below(Plan::kWorkers), absl::Milliseconds(below(250)),
+                       Plan::kDeadAfterOfLongPause * (below(2) == 0 ? 0.5 : 1.75)};
+  }
   return plan;
 }
 
@@ -89,6 +95,10 @@ std::string Plan::to_string() const {
   for (const Pause& pause : pauses) {
     events.push_back(absl::StrCat("pause ", pause.worker, " at ", absl::FormatDuration(pause.at), " for ",
                                   absl::FormatDuration(pause.length)));
+  }
+  if (long_pause) {
+    events.push_back(absl::StrCat("pause ", long_pause->worker, " at ", absl::FormatDuration(long_pause->at),
+                                  " for ", absl::FormatDuration(long_pause->length)));
   }
   switch (store.what) {
     case StoreFault::What::kNone:

@@ -56,6 +56,9 @@ struct Plan {
   double delay = 0;
   std::vector<Kill> kills;
   std::vector<Pause> pauses;
+  // About as long as kDeadAfterOfLongPause, and then nothing else happens in the run. A worker that is paused for longer is
+  // dead to the others, and learns it.
+  std::optional<Pause> long_pause;
   StoreFault store;
   bool graceful = true;
   // How long to wait for the others to join.
@@ -68,9 +71,15 @@ struct Plan {
   // Whether nothing happens in the run that may make a call wait: its calls have so much time that none may run out of
   // it. (A worker that is killed fails calls, at once. No call needs the store.)
   bool patient() const { return !faulty() && pauses.empty(); }
-  // A worker is suspect after a pause of middling length. Dead is only who was killed.
+  // A worker is suspect after a pause of middling length. Dead is only who was killed, or paused for long.
   static constexpr absl::Duration kHeartbeat = absl::Milliseconds(40);
   static constexpr absl::Duration kSuspectAfter = absl::Milliseconds(130);
+  static constexpr absl::Duration kDeadAfterOfLongPause = absl::Seconds(4);
+  // The worker whose pause is so long that it is dead.
+  std::optional<int> outcast() const {
+    if (!long_pause || long_pause->length < kDeadAfterOfLongPause) return std::nullopt;
+    return long_pause->worker;
+  }
   std::string to_string() const;
 };
 
