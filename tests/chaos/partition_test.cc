@@ -163,12 +163,12 @@ TEST_F(Partition, ShorterThanDeadAfterLosesNothing) {
 }
 
 TEST_F(Partition, LongerThanDeadAfterIsDeathWhichHealingDoesNotUndo) {
-  constexpr absl::Duration kDeadAfter = absl::Milliseconds(1500);
+  constexpr absl::Duration kDeadAfter = absl::Seconds(5);
   HostsWithWorkers hosts("long", absl::Milliseconds(500), kDeadAfter);
   hosts.tell(0, "make worker1");
   ASSERT_EQ(hosts.outcome(0, "made").code, absl::StatusCode::kOk);
-  hosts.tell(0, "hold worker1 15000");
-  hosts.tell(2, "hold worker1 15000");
+  hosts.tell(0, "hold worker1 60000");
+  hosts.tell(2, "hold worker1 60000");
   EXPECT_EQ(hosts.call(0, 1).code, absl::StatusCode::kOk);
   EXPECT_EQ(hosts.call(2, 1).code, absl::StatusCode::kOk);
   const absl::Time cut = absl::Now();
