@@ -1,5 +1,7 @@
 #include "base/timer_queue.h"
 
+#include <chrono>
+#include <future>
 #include <latch>
 #include <memory>
 #include <vector>
@@ -49,6 +51,28 @@ TEST(TimerQueue, PastTimeRunsAtOnceOnTheSystemClock) {
   timers.schedule(timers.clock().now() - absl::Seconds(1), [&] { ran.count_down(); });
   timers.schedule(timers.clock().now() + absl::Milliseconds(1), [&] { ran.count_down(); });
   ran.wait();
+}
+
+TEST(TimerQueue, EarlierTimerWakesTheThreadThatSleepsForALaterOne) {
+  TimerQueue timers;
+  timers.schedule(timers.clock().now() + absl::Hours(1), [] {});
+  // In one round or another the thread is asleep.
+  for (int round = 0; round < 20; ++round) {
+    auto ran = std::make_shared<std::promise<void>>();
+    timers.schedule(timers.clock().now() + absl::Milliseconds(1), [ran] { ran->set_value(); });
+    ASSERT_EQ(ran->get_future().wait_for(std::chrono::seconds(60)), std::future_status::ready);
+  }
+}
+
+TEST(TimerQueue, TimerThatHasRunCannotBeCancelled) {
+  ManualClock clock;
+  TimerQueue timers(clock);
+  std::latch ran(1);
+  const uint64_t id = timers.schedule(clock.now() + absl::Seconds(1), [] {});
+  timers.schedule(clock.now() + absl::Seconds(2), [&] { ran.count_down(); });
+  clock.advance(absl::Seconds(2));
+  ran.wait();
+  EXPECT_FALSE(timers.cancel(id));
 }
 
 TEST(TimerQueue, CancelledTimerIsDestroyedAndNotRun) {

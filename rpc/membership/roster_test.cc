@@ -28,6 +28,13 @@ TEST(Roster, IdsAreAssignedAndNeverTwice) {
   EXPECT_EQ(roster.members().size(), 2u);
 }
 
+TEST(Roster, AssignedIdIsAboveAllThatWereEverTaken) {
+  Roster roster;
+  (void)roster.apply(join(1, "a", 5));
+  (void)roster.apply(join(2, "b", 2));
+  EXPECT_EQ(roster.apply(join(3, "c")).worker.id, 6);
+}
+
 TEST(Roster, NameAndIdBelongToOneMemberAtATime) {
   Roster roster;
   (void)roster.apply(join(1, "a", 0, 2));
