@@ -10,13 +10,13 @@
 
 namespace gradwire::autograd {
 
-// The context that the calling thread works in, the worker that it works for, and the call of the context that it serves.
-// It names the context by id alone: a state captured for later must not keep a context alive.
+// The context that the calling thread works in, the worker that it works for, and the call of the context
+// that it serves. It names the context by id alone: a state captured for later must not keep a context alive.
 //
-// All objects of one context and worker share its end and its timeline; there is one for each frame of the timeline.
-// Every thread slot and every captured state of the context holds one of these, so end() takes effect in all of them: a
-// context can end while other threads, or frames further up on the same thread, still have it in their slots.
-// Thread-safe.
+// There is one object for each frame of a context's timeline on a worker. All of them share the end and the
+// timeline. Every thread slot and every captured state of the context holds one of these objects, so end()
+// takes effect in all of them: a context can end while other threads, or outer frames of the same thread,
+// still have it in their slots. Thread-safe.
 class ActiveContext {
  public:
   // In the frame of the program that opened the context.
@@ -54,8 +54,8 @@ class ActiveContext {
   const std::shared_ptr<std::atomic<bool>> ended_;
 };
 
-// The execution slot of the active context: as ExecutionSlot, but that the timeline learns which thread works for which
-// frame. A slot may hold a context that has ended: current_context() leaves those out.
+// The execution slot of the active context. Unlike ExecutionSlot it tells the timeline which thread works for
+// which frame. A slot may hold a context that has ended; current_context() does not return such a context.
 class ActiveContextSlot {
  public:
   using Value = std::shared_ptr<const ActiveContext>;

@@ -27,24 +27,25 @@ struct BackwardOptions {
   Mode mode = Mode::kSmart;
   // One for each root, of its shape; none at all where every root has one element.
   std::vector<at::Tensor> grad_roots = {};
-  // Leaves or not, here or on any worker: only their gradients are computed, sent and kept, each in the context on its
-  // own worker. Empty: those of every leaf. (A node with several outputs
-  // computes them all.) With inputs every pass is kSmart, and does the wave.
+  // Leaves or not, here or on any worker: only their gradients are computed, sent and kept, each in the
+  // context on its own worker. Empty: those of every leaf. (A node with several outputs computes them all.)
+  // With inputs every pass is kSmart, and does the wave.
   std::vector<Input> inputs = {};
   // DeadlineExceeded afterwards. Inside a handler the deadline of its call holds besides.
   absl::Duration timeout = absl::InfiniteDuration();
-  // Gradients are added up as they arrive from other workers. Otherwise they are added in libtorch's order, which gives
-  // the bits of one process, and one that arrives before its turn is held until those before it are there. This refuses
-  // that memory: where three or more contributions to a gradient come from several calls, the last bits of the sum depend
-  // on the order of arrival.
+  // False: contributions to a gradient are added in libtorch's order, which gives the same bits as one
+  // process. A contribution that arrives before its turn is held in memory until those before it have
+  // arrived.
+  // True: contributions are added as they arrive, and none is held. Where three or more contributions to a
+  // gradient come from several calls, the last bits of the sum depend on the order of arrival.
   bool sum_as_they_arrive = false;
-  // The gradients are joined to the graph, over all workers, so that they can be differentiated in the same context.
-  // Keeps the graph as retain_graph does.
+  // The gradients are joined to the graph, over all workers, so that they can be differentiated in the same
+  // context. Keeps the graph as retain_graph does.
   bool create_graph = false;
-  // The pass fails with FailedPrecondition where it ends at a tensor that arrived by RPC outside every context, on any
-  // worker: the forward that made the tensor ran before the Context was opened, and its own leaves get no gradient.
-  // Otherwise the worker where the tensor is logs a warning, once, and counts (autograd/statistics.h). Tensors that are
-  // asked for (inputs, grad()) and arguments of calls are no such tensors.
+  // The pass fails with FailedPrecondition if it ends, on any worker, at a tensor that arrived by RPC outside
+  // every context: the forward that made the tensor ran before the Context was opened, and its leaves get no
+  // gradient. If false, the worker that has the tensor logs a warning once and counts it
+  // (autograd/statistics.h). Tensors that are asked for (inputs, grad()) and arguments of calls do not count.
   bool require_joined = false;
 };
 
@@ -52,15 +53,15 @@ struct BackwardOptions {
 // when the gradients of all leaves are in the context, each on its leaf's worker; those of an earlier pass
 // are added to. `.grad` stays as it is. Hooks and nodes run on this thread where they are of this worker.
 //
-// In libtorch's anomaly mode (torch::autograd::DetectAnomalyGuard, on the calling worker) an error says where in the
-// forward its node was made, if the mode was on there, and gradients that are not a number are errors.
+// In libtorch's anomaly mode (torch::autograd::DetectAnomalyGuard, on the calling worker) an error says where
+// in the forward its node was made, if the mode was on there, and gradients that are not a number are errors.
 //
 // Throws Error: NotFound (the context is unknown here or released), InvalidArgument (a root that does not
 // require grad or has more than one element and no grad_root; a grad_root of another shape),
-// FailedPrecondition (the graph reaches another context, or with require_joined a tensor from outside), DeadlineExceeded, Unavailable (a worker was lost;
-// named), Cancelled, Aborted (the context was released); what a node or hook threw anywhere, as Unknown, with
-// its message and worker. After an error the pass has ended or is ending everywhere; gradients may be there
-// in part, and the context stays usable.
+// FailedPrecondition (the graph reaches another context, or with require_joined a tensor from outside),
+// DeadlineExceeded, Unavailable (a worker was lost; the error names it), Cancelled, Aborted (the context was
+// released); what a node or hook threw anywhere, as Unknown, with its message and worker. After an error the
+// pass has ended or is ending everywhere; gradients may be there in part, and the context stays usable.
 void backward(const ContextRef& context, const std::vector<at::Tensor>& roots,
               const BackwardOptions& options = {});
 
@@ -71,8 +72,8 @@ void backward(const ContextRef& context, const std::vector<at::Tensor>& roots,
 std::vector<at::Tensor> grad(const ContextRef& context, const std::vector<at::Tensor>& roots,
                              const std::vector<at::Tensor>& inputs, const BackwardOptions& options = {});
 
-// backward(), but that the gradients of `leaves`, of this worker, do not go into the context: they are returned, one for
-// each in order. For nodes that run a pass of their own, like checkpoint()'s.
+// backward(), but that the gradients of `leaves`, of this worker, do not go into the context: they are
+// returned, one for each in order. For nodes that run a pass of their own, like checkpoint()'s.
 std::vector<at::Tensor> backward_apart(const ContextRef& context, const std::vector<at::Tensor>& roots,
                                        const std::vector<at::Tensor>& grad_roots,
                                        const std::vector<at::Tensor>& leaves);

@@ -67,7 +67,7 @@ Context::Context(const std::shared_ptr<rpc::Agent>& agent) : agent_(agent) {
 }
 
 Context::~Context() {
-  // Frames further up and other threads may put the context back into their slots: it has to read as ended there.
+  // Outer frames and other threads may put the context back into their slots, where it must read as ended.
   active_->end();
   if (const auto& current = ActiveContextSlot::get(); current != nullptr && current->id == active_->id) {
     ActiveContextSlot::set(nullptr);
