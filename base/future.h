@@ -115,16 +115,19 @@ class Promise {
 
   Future<T> future() const { return Future<T>(owner_->state); }
 
+  // Initialises the value as `T t(value...)` does. Arguments that only a cast converts do not compile. A void
+  // promise takes no argument.
   template <class... V>
+  requires future_internal::kInitialises<T, V...>
   bool set_value(V&&... value) const {
     if constexpr (std::is_void_v<T>) {
       return owner_->state->complete(absl::OkStatus());
     } else {
-      return owner_->state->complete(typename Future<T>::Result(T(std::forward<V>(value)...)));
+      return owner_->state->complete(typename Future<T>::Result(absl::in_place, std::forward<V>(value)...));
     }
   }
   // REQUIRES: !status.ok()
-  bool set_error(absl::Status status) const { return owner_->state->complete(std::move(status)); }
+  bool set_error(absl::Status status) const { return owner_->state->fail(std::move(status)); }
   bool set_result(typename Future<T>::Result result) const {
     return owner_->state->complete(std::move(result));
   }

@@ -28,6 +28,12 @@ struct ResultOf<void> {
 template <class T>
 using Result = typename ResultOf<T>::type;
 
+// Whether `T t(values...)` compiles; for void, whether there are no values.
+template <class T, class... V>
+inline constexpr bool kInitialises = std::is_constructible_v<T, V...>;
+template <class... V>
+inline constexpr bool kInitialises<void, V...> = sizeof...(V) == 0;
+
 inline const absl::Status& status_of(const absl::Status& status) { return status; }
 template <class T>
 const absl::Status& status_of(const absl::StatusOr<T>& result) {
@@ -90,14 +96,8 @@ class State : public StateBase, public std::enable_shared_from_this<State<T>> {
   using StateBase::StateBase;
 
   // False, and the result is dropped, when there was one before.
-  bool complete(Result<T> result) {
-    if (!claim()) return false;
-    // Whoever waits may let go of the promise, with the last reference, as soon as he sees that it is done.
-    const std::shared_ptr<State> self = this->shared_from_this();
-    result_.emplace(std::move(result));
-    publish();
-    return true;
-  }
+  bool complete(Result<T> result) { return emplace(std::move(result)); }
+  bool fail(absl::Status status) { return emplace(std::move(status)); }
 
   void abandon() {
     if (!done()) complete_quietly(absl::CancelledError("the promise was dropped without a result"));
@@ -134,6 +134,15 @@ class State : public StateBase, public std::enable_shared_from_this<State<T>> {
   }
 
  private:
+  template <class R>
+  bool emplace(R&& result) {
+    if (!claim()) return false;
+    // A waiter may drop the promise, and with it the last reference, as soon as it sees the result.
+    const std::shared_ptr<State> self = this->shared_from_this();
+    result_.emplace(std::forward<R>(result));
+    publish();
+    return true;
+  }
   // As complete(), but being late is no mistake.
   void complete_quietly(absl::Status status) {
     {

@@ -97,6 +97,25 @@ TEST(Future, WaitForGivesUpAndFindsTheValueLater) {
   EXPECT_TRUE(promise.future().wait_for(absl::InfiniteDuration()));
 }
 
+template <class T, class... V>
+concept MayBeSetTo = requires(const Promise<T>& promise, V... values) {
+  promise.set_value(values...);
+};
+
+TEST(Promise, ValueIsInitialisedAndNeverCast) {
+  static_assert(MayBeSetTo<std::string, const char*>);
+  static_assert(MayBeSetTo<std::string, int, char>);
+  static_assert(MayBeSetTo<std::vector<double>, int>);
+  static_assert(MayBeSetTo<void>);
+  static_assert(!MayBeSetTo<int64_t, const char*>);
+  static_assert(!MayBeSetTo<int*, int64_t*>);
+  static_assert(!MayBeSetTo<int*, const int*>);
+  static_assert(!MayBeSetTo<void, int>);
+  Promise<std::string> promise;
+  promise.set_value(3, 'x');
+  EXPECT_EQ(promise.future().wait(), "xxx");
+}
+
 TEST(Promise, SecondCompletionIsIgnoredAndCounted) {
   const uint64_t before = ignored_completions();
   Promise<int> promise;
@@ -463,6 +482,13 @@ TEST(Collect, CancelReachesAll) {
   all.cancel();
   EXPECT_EQ(cancelled, 2);
   EXPECT_EQ(all.result().status().code(), absl::StatusCode::kCancelled);
+  Promise<void> c, d;
+  c.on_cancel([&cancelled] { ++cancelled; });
+  d.on_cancel([&cancelled] { ++cancelled; });
+  Future<void> both = collect(std::vector<Future<void>>{c.future(), d.future()});
+  both.cancel();
+  EXPECT_EQ(cancelled, 4);
+  EXPECT_EQ(both.result().code(), absl::StatusCode::kCancelled);
   EXPECT_EQ(ignored_completions(), before);
 }
 
