@@ -200,6 +200,7 @@ TEST_F(Arena, AnOldLeaseDoesNotEndTheBlocksNextUse) {
   peer_->take(block->name, 1)->owner();
   auto next = owner_->lease(3 * kMiB);
   ASSERT_EQ(next->data(), block->data);
+  EXPECT_FALSE(owner_->claim(*old).has_value());
   old.reset();
   auto other = owner_->lease(3 * kMiB);
   EXPECT_NE(other->data(), next->data());

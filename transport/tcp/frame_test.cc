@@ -81,6 +81,28 @@ TEST(FrameParser, PiecesOfAnySizeGiveTheSameMessages) {
   }
 }
 
+// Each part is here, or could be, but not all of them.
+TEST(FrameParser, SmallFrameWithoutItsEndIsNotTakenForWhole) {
+  Message message;
+  message.header = "12345678";
+  message.buffers = {buffer_of("abcdefgh"), buffer_of("ABCDEFGH")};
+  const std::string bytes = encode(message);
+  for (std::size_t missing : {1, 8, 15}) {
+    // A copy of its own, so that nothing lies behind it.
+    const std::vector<char> begin(bytes.begin(), bytes.end() - static_cast<std::ptrdiff_t>(missing));
+    BufferPool pool;
+    FrameParser parser(Limits(), pool);
+    absl::Span<const char> piece(begin);
+    ASSERT_TRUE(parser.consume(piece).ok());
+    EXPECT_TRUE(piece.empty());
+    ASSERT_FALSE(parser.complete()) << missing;
+    absl::Span<const char> rest = absl::Span<const char>(bytes).last(missing);
+    ASSERT_TRUE(parser.consume(rest).ok());
+    ASSERT_TRUE(parser.complete());
+    EXPECT_EQ(encode(parser.take()), bytes);
+  }
+}
+
 // As the connection reads: into several places at once, filled to any extent.
 TEST(FrameParser, PlacesFilledInAnyStepsGiveTheMessage) {
   Message message = sample_message();

@@ -130,12 +130,32 @@ TEST(SendQueue, WhatLeavesDuringACaptureIsNotSentAgain) {
   std::string written = write_some(queue, 300, 64, left);
   auto parts = queue.borrowed_parts(ticket);
   ASSERT_EQ(parts.size(), 1);
+  // The capture copies only the bytes that have not left.
+  EXPECT_EQ(parts[0].offset, 300 - (expected.size() - 6'000));
   std::string copy(static_cast<const char*>(parts[0].buffer.data()) + parts[0].offset,
                    parts[0].buffer.size() - parts[0].offset);
   written += write_some(queue, 400, 64, left);
   parts[0].buffer = buffer_of(copy);
   queue.replace_borrowed(ticket, parts);
   while (!queue.empty()) written += write_some(queue, 77, 64, left);
+  EXPECT_TRUE(written == expected);
+}
+
+// After the first capture the program may write to its memory, which the second one may have read later.
+TEST(SendQueue, FirstOfTwoCapturesAtOnceCounts) {
+  Message message;
+  message.buffers = {buffer_of(std::string(6'000, 'b'), Buffer::Sharing::kBorrowed)};
+  const std::string expected = encode(message);
+  SendQueue queue;
+  push(queue, 7, std::move(message));
+  auto first = queue.borrowed_parts(7), second = queue.borrowed_parts(7);
+  first[0].buffer = buffer_of(std::string(6'000, 'b'));
+  second[0].buffer = buffer_of(std::string(6'000, '!'));
+  queue.replace_borrowed(7, first);
+  queue.replace_borrowed(7, second);
+  std::vector<Message> left;
+  std::string written;
+  while (!queue.empty()) written += write_some(queue, 1'000, 64, left);
   EXPECT_TRUE(written == expected);
 }
 
@@ -190,7 +210,14 @@ TEST(SendQueue, WhatWasGatheredStaysWhereItIsWhileMoreIsPushed) {
   expected += encode(Message());
   iovec pieces[64];
   const int count = queue.gather(pieces, 64);
-  for (int i = 0; i < 500; ++i) push(queue, 3 + i, sample_message(i % 2 == 0 ? 0 : 7));
+  for (int i = 0; i < 500; ++i) push(queue, 3 + i, Message());
+  for (int i = 0; i < 500; ++i) push(queue, 503 + i, sample_message(i % 2 == 0 ? 0 : 7));
+  iovec again[64];
+  ASSERT_GE(queue.gather(again, 64), count);
+  for (int i = 0; i < count; ++i) {
+    EXPECT_EQ(again[i].iov_base, pieces[i].iov_base);
+    EXPECT_EQ(again[i].iov_len, pieces[i].iov_len);
+  }
   std::string gathered;
   for (int i = 0; i < count; ++i)
     gathered.append(static_cast<const char*>(pieces[i].iov_base), pieces[i].iov_len);
@@ -212,6 +239,7 @@ TEST(SendQueue, StripedBuffersLeaveInShares) {
     const Buffer& whole = message.buffers[1];
     queues[stripe].push_shares(5, {Buffer(static_cast<char*>(whole.data()) + share.offset, share.size,
                                           whole.owner(), whole.sharing())});
+    EXPECT_EQ(queues[stripe].bytes(), share.size);
   }
   Buffer mine = message.buffers[1];
   queues[0].push(5, message, striping);
@@ -224,6 +252,7 @@ TEST(SendQueue, StripedBuffersLeaveInShares) {
   std::memset(mine.data(), '!', mine.size());
   for (int i = 0; i < 3; ++i) {
     while (!queues[i].empty()) written[i] += write_some(queues[i], 50'000, 64, left);
+    EXPECT_EQ(queues[i].bytes(), 0);
   }
   EXPECT_TRUE(written[0] + written[1] + written[2] == start + bytes);
 }
