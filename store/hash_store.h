@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <optional>
 #include <string>
 #include <vector>
@@ -17,6 +18,11 @@ class HashStore : public Store {
   explicit HashStore(absl::Duration timeout = kDefaultTimeout, Clock& clock = Clock::system());
 
   std::string description() const override { return "HashStore"; }
+  // Calls that wait for a key at this moment.
+  std::size_t waiting() {
+    MutexLock lock(mutex_);
+    return sleepers_.size();
+  }
 
  private:
   // A call that waits; it lives on its caller's stack and is guarded by mutex_.

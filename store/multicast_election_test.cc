@@ -71,6 +71,32 @@ TEST(MulticastElection, MemberThatFellSilentIsForgotten) {
   EXPECT_FALSE(five.decide(kStart + MulticastElection::kForgetAfter + absl::Milliseconds(1)).has_value());
 }
 
+TEST(MulticastElection, MemberThatIsHeardAgainStays) {
+  MulticastElection five = member(2, 5);
+  const absl::Duration while_it_counts = 2 * MulticastElection::kForgetAfter / 3;
+  five.observe(member(2, 3).announcement(), "h", kStart);
+  five.observe(member(2, 3).announcement(), "h", kStart + while_it_counts);
+  EXPECT_TRUE(five.decide(kStart + 2 * while_it_counts).has_value());
+}
+
+TEST(MulticastElection, MemberThatSettlesWhileItIsKnownHosts) {
+  MulticastElection five = member(3, 5), nine = member(3, 9);
+  five.observe(nine.announcement(), "h", kStart);
+  EXPECT_FALSE(five.decide(kStart).has_value());
+  nine.settle();
+  five.observe(nine.announcement(), "h", kStart);
+  ASSERT_TRUE(five.decide(kStart).has_value());
+  EXPECT_EQ(five.decide(kStart)->candidate, 9);
+}
+
+TEST(MulticastElection, NumberOfMembersThatAreRememberedIsBounded) {
+  MulticastElection five = member(2, 5);
+  for (std::size_t i = 0; i < MulticastElection::kMaxCandidates + 10; ++i) {
+    five.observe(MulticastElection("g", 2, 100 + i, 1000, kStart).announcement(), "h", kStart);
+  }
+  EXPECT_EQ(five.known(), static_cast<int>(MulticastElection::kMaxCandidates) + 1);
+}
+
 TEST(MulticastElection, OpenGroupSettlesAfterListeningAndIsJoinedAfterwards) {
   MulticastElection nine = member(0, 9), two = member(0, 2);
   EXPECT_FALSE(nine.decide(kStart).has_value());

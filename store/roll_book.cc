@@ -48,9 +48,7 @@ absl::StatusOr<std::optional<RollVerdict>> RollBook::wait_for_verdict(absl::Dura
 }
 
 absl::StatusOr<RollVerdict> RollBook::decide(const RollVerdict& verdict) {
-  GRADWIRE_ASSIGN_OR_RETURN(std::optional<RollVerdict> given,
-                            read(store_.try_compare_set(key("verdict"), "", verdict.text(), left())));
-  return *std::move(given);
+  return read(store_.try_compare_set(key("verdict"), "", verdict.text(), left()));
 }
 
 absl::StatusOr<std::string> RollBook::say_size(int size, const std::string& old) {
@@ -173,11 +171,11 @@ absl::StatusOr<std::string> RollBook::look(const std::string& key) {
   return value;
 }
 
-absl::StatusOr<std::optional<RollVerdict>> RollBook::read(const absl::StatusOr<std::string>& text) const {
+absl::StatusOr<RollVerdict> RollBook::read(const absl::StatusOr<std::string>& text) const {
   if (!text.ok()) return text.status();
   std::optional<RollVerdict> verdict = RollVerdict::read(*text);
   if (!verdict.has_value()) return no_sense();
-  return verdict;
+  return *std::move(verdict);
 }
 
 }  // namespace gradwire::store

@@ -88,7 +88,7 @@ class RollBook {
   // A store that has not answered is an error, not a key that is missing.
   absl::StatusOr<std::string> look(const std::string& key);
   absl::StatusOr<bool> is_here(int rank);
-  absl::StatusOr<std::optional<RollVerdict>> read(const absl::StatusOr<std::string>& text) const;
+  absl::StatusOr<RollVerdict> read(const absl::StatusOr<std::string>& text) const;
 
   Store& store_;
   const absl::Time deadline_;

@@ -14,7 +14,7 @@ struct RollVerdict {
   absl::Status refusal;
   // How many it was meant to have, by whoever said the most.
   int ranks = 0;
-  // When, in seconds of Clock::system().
+  // When the group was refused, in unix_seconds(), since other machines compare it.
   int64_t time = 0;
 
   bool complete() const { return refusal.ok(); }

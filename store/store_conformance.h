@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/error.h"
+#include "base/testing/status_of.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "store/limits.h"
@@ -44,16 +45,6 @@ class StoreConformance : public testing::TestWithParam<StoreKind> {
   std::unique_ptr<StoreFixture> fixture_ = GetParam().make();
   std::shared_ptr<Store> store_ = connect();
 };
-
-template <class F>
-absl::Status status_of(F&& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error.status();
-  }
-  return absl::OkStatus();
-}
 
 TEST_P(StoreConformance, GetReturnsWhatAnotherSet) {
   connect()->set("key", "value");

@@ -13,10 +13,11 @@ namespace {
 
 class HashFixture : public StoreFixture {
  public:
+  ~HashFixture() override { EXPECT_EQ(store_->waiting(), 0u); }
   std::shared_ptr<Store> connect() override { return store_; }
 
  private:
-  const std::shared_ptr<Store> store_ = std::make_shared<HashStore>();
+  const std::shared_ptr<HashStore> store_ = std::make_shared<HashStore>();
 };
 
 class FileFixture : public StoreFixture {

@@ -61,6 +61,8 @@ class StoreTable {
   // Returns the keys the waiter still missed (for a watch its key); empty also when it is not registered.
   std::vector<std::string> drop(uint64_t waiter);
   std::size_t num_waiters() const { return waiters_.size(); }
+  // Keys that registered waiters wait for.
+  std::size_t num_awaited_keys() const { return by_key_.size(); }
 
  private:
   struct Waiter {

@@ -25,6 +25,7 @@ TEST(StoreTable, WaitIsWokenOnceByTheLastOfItsKeys) {
   ASSERT_TRUE(table.set("b", "", wakeups).ok());
   EXPECT_THAT(ids(wakeups), ElementsAre(1));
   EXPECT_EQ(table.num_waiters(), 0);
+  EXPECT_EQ(table.num_awaited_keys(), 0);
 }
 
 TEST(StoreTable, KeyDeletedBeforeTheLastComesIsMissedAgain) {
@@ -79,8 +80,19 @@ TEST(StoreTable, DroppedWaiterIsForgotten) {
   EXPECT_THAT(table.drop(1), ElementsAre("a", "b"));
   EXPECT_THAT(table.drop(1), IsEmpty());
   EXPECT_THAT(table.drop(2), ElementsAre("a"));
+  EXPECT_EQ(table.num_awaited_keys(), 0);
   ASSERT_TRUE(table.set("a", "", wakeups).ok());
   EXPECT_THAT(wakeups, IsEmpty());
+}
+
+TEST(StoreTable, CompareSetOfAMissingKeyExpectsNothing) {
+  StoreTable table;
+  StoreTable::Wakeups wakeups;
+  EXPECT_EQ(*table.compare_set("k", "old", "new", wakeups), "old");
+  EXPECT_EQ(table.find("k"), nullptr);
+  EXPECT_EQ(*table.compare_set("k", "", "new", wakeups), "new");
+  EXPECT_EQ(*table.compare_set("k", "", "newer", wakeups), "new");
+  EXPECT_EQ(*table.find("k"), "new");
 }
 
 TEST(StoreTable, FullTableRefusesAndStaysAsItWas) {
