@@ -3,11 +3,16 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <memory>
+#include <optional>
+#include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
+#include "store/forwarding_store.h"
 #include "store/hash_store.h"
 
 namespace gradwire::collectives {
@@ -59,6 +64,31 @@ TEST(Agreement, MissingRanksAreNamedToAll) {
   EXPECT_THAT(run(store, {0, 2}, 4, kLate), Each(HasSubstr("ranks 1, 3 did not arrive")));
   // Who comes late hears the same.
   EXPECT_THAT(run(store, {3}, 4, absl::Seconds(30)), Each(HasSubstr("ranks 1, 3 did not arrive")));
+}
+
+// A store in which a key comes at the last moment: the wait for it has just ended.
+class LateStore : public store::ForwardingStore {
+ public:
+  LateStore(std::shared_ptr<store::Store> store, std::string key)
+      : ForwardingStore(std::move(store)), key_(std::move(key)) {}
+
+ private:
+  absl::StatusOr<std::optional<std::string>> do_watch(absl::string_view key,
+                                                      std::optional<absl::string_view> last_value,
+                                                      absl::Time deadline) override {
+    if (key == key_ && !std::exchange(asked_, true)) return std::optional<std::string>();
+    return ForwardingStore::do_watch(key, last_value, deadline);
+  }
+
+  const std::string key_;
+  bool asked_ = false;
+};
+
+TEST(Agreement, RankThatComesAtTheLastMomentIsNotMissing) {
+  const auto store = std::make_shared<store::HashStore>();
+  store->set("round/1", "text 1");
+  LateStore late(store, "round/1");
+  EXPECT_THAT(run(late, {0}, 2, absl::ZeroDuration()), Each("OK"));
 }
 
 TEST(Agreement, FirstMissingRankAloneIsNamedOnRequest) {

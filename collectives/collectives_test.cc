@@ -10,6 +10,7 @@
 #include <cstdlib>
 
 #include "base/error.h"
+#include "base/testing/status_of.h"
 #include "collectives/testing/group.h"
 #include "collectives/testing/local_backend.h"
 #include "store/hash_store.h"
@@ -25,15 +26,6 @@ ProcessGroupOptions alone() {
   return {.world_size = 1, .rank = 0, .store = std::make_shared<store::HashStore>()};
 }
 
-absl::StatusCode code_of(const std::function<void()>& body) {
-  try {
-    body();
-    return absl::StatusCode::kOk;
-  } catch (const Error& error) {
-    return error.status().code();
-  }
-}
-
 TEST(Collectives, NamesOfBackends) {
   EXPECT_TRUE(is_available());
   EXPECT_FALSE(is_mpi_available());
@@ -47,18 +39,18 @@ TEST(Collectives, NamesOfBackends) {
     EXPECT_EQ(error.status().code(), absl::StatusCode::kInvalidArgument);
     EXPECT_THAT(error.what(), HasSubstr("built in: cpu (also gloo, tcp)"));
   }
-  EXPECT_EQ(code_of([] { parse_backend("nccl"); }), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(status_of([] { parse_backend("nccl"); }).code(), absl::StatusCode::kInvalidArgument);
 }
 
 TEST(Collectives, WorldIsMadeOnceAndMayBeMadeAgain) {
   EXPECT_FALSE(is_initialized());
   destroy_process_group();
-  EXPECT_EQ(code_of([] { barrier(); }), absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(code_of([] { get_rank(); }), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(status_of([] { barrier(); }).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(status_of([] { get_rank(); }).code(), absl::StatusCode::kFailedPrecondition);
   for (int round = 0; round < 2; ++round) {
     init_process_group(alone());
     EXPECT_TRUE(is_initialized());
-    EXPECT_EQ(code_of([] { init_process_group(alone()); }), absl::StatusCode::kFailedPrecondition);
+    EXPECT_EQ(status_of([] { init_process_group(alone()); }).code(), absl::StatusCode::kFailedPrecondition);
     EXPECT_EQ(get_rank(), 0);
     EXPECT_EQ(get_world_size(), 1);
     EXPECT_EQ(get_backend(), Backend::kCpu);
@@ -75,7 +67,7 @@ TEST(Collectives, WorldIsMadeOnceAndMayBeMadeAgain) {
 TEST(Collectives, FailedInitLeavesNoWorld) {
   ProcessGroupOptions options = alone();
   options.rank = 7;
-  EXPECT_EQ(code_of([&] { init_process_group(options); }), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(status_of([&] { init_process_group(options); }).code(), absl::StatusCode::kInvalidArgument);
   EXPECT_FALSE(is_initialized());
 }
 
@@ -115,7 +107,7 @@ TEST(Collectives, FunctionsActOnTheWorld) {
   EXPECT_EQ(recv(tensor, kAnySource, 3), 0);
   std::string text = "text";
   broadcast_object(text, 0);
-  EXPECT_EQ(code_of([&] { all_reduce_multigpu({tensor}); }), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(status_of([&] { all_reduce_multigpu({tensor}); }).code(), absl::StatusCode::kInvalidArgument);
   const Group same = new_group({0}, {.timeout = absl::Seconds(5), .backend = "gloo"});
   all_reduce(tensor, ReduceOp::kSum, same);
   destroy_process_group();

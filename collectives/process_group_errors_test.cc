@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/error.h"
 #include "base/random_id.h"
+#include "base/testing/status_of.h"
 #include "collectives/process_group.h"
 #include "collectives/testing/group.h"
 #include "collectives/testing/local_backend.h"
@@ -26,15 +27,6 @@ using testing::Ranks;
 using testing::run_threads;
 
 [[maybe_unused]] const bool registered = (testing::use_local_backend(), true);
-
-absl::Status status_of(const std::function<void()>& body) {
-  try {
-    body();
-    return absl::OkStatus();
-  } catch (const Error& error) {
-    return error.status();
-  }
-}
 
 std::string text(const absl::Status& status) { return status.ToString(); }
 

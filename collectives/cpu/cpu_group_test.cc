@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "collectives/cpu/plain_reducer.h"
 #include "gtest/gtest.h"
+#include "store/forwarding_store.h"
 #include "store/hash_store.h"
 #include "store/prefix_store.h"
 #include "store/store.h"
@@ -47,49 +48,20 @@ struct Place {
 std::ostream& operator<<(std::ostream& out, const Place& place) { return out << place.name; }
 
 // Another store, of which this member reads one value wrong.
-class MisreadStore : public store::Store {
+class MisreadStore : public store::ForwardingStore {
  public:
   MisreadStore(std::shared_ptr<store::Store> store, std::string key, std::string misread)
-      : store_(std::move(store)), key_(std::move(key)), misread_(std::move(misread)) {}
-  std::string description() const override { return "a store misread"; }
+      : ForwardingStore(std::move(store)), key_(std::move(key)), misread_(std::move(misread)) {}
 
  private:
-  static absl::Duration left(absl::Time deadline) { return deadline - Clock::system().now(); }
-  absl::Status do_set(absl::string_view key, absl::string_view value, absl::Time deadline) override {
-    return store_->try_set(key, value, left(deadline));
-  }
-  absl::StatusOr<int64_t> do_add(absl::string_view key, int64_t n, absl::Time deadline) override {
-    return store_->try_add(key, n, left(deadline));
-  }
-  absl::StatusOr<std::string> do_compare_set(absl::string_view key, absl::string_view expected,
-                                             absl::string_view desired, absl::Time deadline) override {
-    return store_->try_compare_set(key, expected, desired, left(deadline));
-  }
-  absl::StatusOr<bool> do_delete_key(absl::string_view key, absl::Time deadline) override {
-    return store_->try_delete_key(key, left(deadline));
-  }
-  absl::StatusOr<int64_t> do_num_keys(absl::string_view prefix, absl::Time deadline) override {
-    return store_->try_num_keys_under(prefix, left(deadline));
-  }
-  absl::StatusOr<std::vector<std::string>> do_wait(const std::vector<std::string>& keys,
-                                                   absl::Time deadline) override {
-    const absl::Status waited = store_->try_wait(keys, left(deadline));
-    if (absl::IsDeadlineExceeded(waited)) return keys;
-    if (!waited.ok()) return waited;
-    return std::vector<std::string>();
-  }
   absl::StatusOr<std::optional<std::string>> do_watch(absl::string_view key,
                                                       std::optional<absl::string_view> last_value,
                                                       absl::Time deadline) override {
-    absl::StatusOr<std::string> value = last_value.has_value()
-                                            ? store_->try_watch(key, *last_value, left(deadline))
-                                            : store_->try_get(key, left(deadline));
-    if (absl::IsDeadlineExceeded(value.status())) return std::nullopt;
-    if (!value.ok()) return value.status();
-    return key == key_ ? misread_ : *std::move(value);
+    auto value = ForwardingStore::do_watch(key, last_value, deadline);
+    if (value.ok() && value->has_value() && key == key_) *value = misread_;
+    return value;
   }
 
-  const std::shared_ptr<store::Store> store_;
   const std::string key_;
   const std::string misread_;
 };

@@ -16,6 +16,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/testing/test_needs.h"
 #include "gtest/gtest.h"
 #include "store/hash_store.h"
 #include "transport/descriptor.h"
@@ -118,6 +119,20 @@ TEST(HostMemory, OtherMemoryThanTheGroupsIsRefused) {
   EXPECT_EQ(reach(entry_of(unsealed)).code(), absl::StatusCode::kInvalidArgument);
   // One that is not open.
   EXPECT_EQ(reach(absl::StrCat(::getpid(), " 1000000 ", kToken)).code(), absl::StatusCode::kUnavailable);
+}
+
+// Its owner could do with it what it likes.
+TEST(HostMemory, MemoryOfAnotherUserIsRefused) {
+  const std::size_t bytes = 1 << 20;
+  Descriptor descriptor;
+  ASSERT_TRUE(transport::SharedMemory::create(bytes, false, descriptor).ok());
+  constexpr uid_t kNobody = 65534;
+  GRADWIRE_NEEDS("root", ::fchown(descriptor.get(), kNobody, static_cast<gid_t>(-1)) == 0
+                             ? absl::OkStatus()
+                             : absl::PermissionDeniedError("cannot give a file to another user"));
+  const absl::Status status = reach(entry_of(descriptor));
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+  EXPECT_TRUE(absl::StrContains(status.message(), absl::StrCat("of user ", kNobody, ", expected"))) << status;
 }
 
 TEST(HostMemory, AProcessThatHasEndedIsUnavailable) {

@@ -41,6 +41,19 @@ class LanesHostileTest : public testing::Test {
               absl::StatusCode::kInvalidArgument);
   }
 
+  // The next record that the victim has written, without its payload; waits for it.
+  LaneRecord read() {
+    const absl::Time late = patience();
+    while (!to_me_->news() && Clock::system().now() < late) std::this_thread::yield();
+    if (!to_me_->news()) return {};
+    absl::StatusOr<LaneRecord> record = to_me_->peek();
+    EXPECT_TRUE(record.ok()) << record.status();
+    if (!record.ok()) return {};
+    if (to_me_->release(*record)) memory_->ring();
+    record->payload = nullptr;
+    return *record;
+  }
+
   const std::string payload_ = std::string(kLanePieceBytes, 'p');
   std::unique_ptr<HostMemory> memory_;
   std::unique_ptr<Lanes> victim_;
@@ -165,6 +178,39 @@ TEST_F(LanesHostileTest, SaysThatItHasReadWhatWasNotWritten) {
   for (std::size_t i = 0; i < 2 * kLaneCells && status.ok(); ++i)
     status = victim_->send(1, 0, span(data), patience()).result();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+}
+
+// A member that reads nothing for a while, so that what is sent to it waits for room.
+TEST_F(LanesHostileTest, CancelledMessageIsWithdrawnThoughPartOfItWaitsForRoom) {
+  std::string large(std::size_t{64} << 20, ' ');
+  const Future<void> send = victim_->send(1, 0, span(large), patience());
+  const LaneRecord announced = read();
+  ASSERT_EQ(announced.kind, LaneKind::kAnnounce);
+  write({.kind = LaneKind::kAsk, .id = announced.id});
+  memory_->ring();
+  const absl::Time late = patience();
+  while (!to_me_->is_full() && Clock::system().now() < late) std::this_thread::yield();
+  ASSERT_TRUE(to_me_->is_full());
+  send.cancel();
+  LaneRecord last = read();
+  while (last.kind == LaneKind::kPiece) last = read();
+  EXPECT_EQ(last.kind, LaneKind::kWithdraw);
+  EXPECT_EQ(last.id, announced.id);
+}
+
+TEST_F(LanesHostileTest, CancelledMessagesThatWaitForRoomTakeNoPartOfTheWindow) {
+  std::string data(1, ' '), longer(kEager, ' ');
+  int sent = 0;
+  while (victim_->send(1, 0, span(data), patience()).done()) ++sent;
+  for (int i = 0; i < 1000; ++i) victim_->send(1, 0, span(longer), patience()).cancel();
+  // Short messages, too: the long ones may leave a rest of the window that is too small only for them.
+  for (int i = 0; i < 5000; ++i) victim_->send(1, 0, span(data), patience()).cancel();
+  const Future<void> last = victim_->send(1, 9, span(data), patience());
+  for (int i = 0; i < sent + 1; ++i) EXPECT_EQ(read().kind, LaneKind::kEager);
+  const LaneRecord record = read();
+  EXPECT_EQ(record.kind, LaneKind::kEager);
+  EXPECT_EQ(record.tag, 9);
+  EXPECT_TRUE(last.result().ok());
 }
 
 // What nobody asked for in good faith does no harm.

@@ -174,6 +174,41 @@ TEST_F(MatcherTest, AnnouncementsAreBounded) {
   EXPECT_TRUE(actions.empty());
 }
 
+TEST_F(MatcherTest, CreditThatWasNotReturnedYetIsNoRoom) {
+  const std::string large(1 << 20, 'x');
+  for (uint64_t receive = 1; receive <= 3; ++receive) {
+    EXPECT_TRUE(post(receive, 1, large.size()).empty());
+    // Too little to be returned.
+    expect_delivered(eager(1, large), receive, 1, large);
+  }
+  Matcher::Actions actions;
+  int taken = 0;
+  while (matcher_.eager(1, kChannel, 0, payload(large), actions).ok()) ++taken;
+  EXPECT_EQ(taken, 12);
+}
+
+// However a message ends, it does not count as announced any more.
+TEST_F(MatcherTest, AnnouncementsThatAreOverDoNotCount) {
+  Matcher::Actions actions;
+  uint64_t message = 0;
+  for (std::size_t i = 0; i < kMaxAnnounced; ++i) {
+    ASSERT_TRUE(matcher_.announce(1, kChannel, 0, 1, ++message, actions).ok());
+    matcher_.withdraw(1, message, absl::StatusCode::kCancelled, actions);
+  }
+  for (std::size_t i = 0; i < kMaxAnnounced; ++i) {
+    ASSERT_TRUE(matcher_.announce(1, kChannel, 0, 1, ++message, actions).ok());
+    ASSERT_TRUE(matcher_.came(1, message, payload("x"), actions).ok());
+    matcher_.post(message, 1, kChannel, 0, 1, actions);
+  }
+  for (std::size_t i = 0; i < kMaxAnnounced; ++i) {
+    ASSERT_TRUE(matcher_.announce(1, kChannel, 0, 1, ++message, actions).ok());
+    matcher_.post(message, 1, kChannel, 0, 1, actions);
+    ASSERT_TRUE(matcher_.data(1, message, payload("x"), actions).ok());
+  }
+  EXPECT_TRUE(matcher_.announce(1, kChannel, 0, 1, ++message, actions).ok());
+  EXPECT_EQ(matcher_.size(), 2u);
+}
+
 TEST_F(MatcherTest, WhatAPeerMustNotSayIsRefused) {
   Matcher::Actions actions;
   EXPECT_TRUE(announce(1, 5).empty());
