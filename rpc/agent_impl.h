@@ -142,7 +142,7 @@ class AgentImpl : public Peers::Sink, public Directory::Listener {
                                                     const std::vector<Worker>& members, GracefulEnd& end);
   absl::Status store_unanswered(absl::Time began, GracefulEnd& end) const;
   // Unavailable may be due to a member that died with the store it hosted: finds that one.
-  absl::Status name_the_dead(const std::vector<Worker>& members, absl::Status status, absl::Time deadline);
+  absl::Status name_the_dead(const std::vector<Worker>& members, absl::Status status, GracefulEnd& end);
   static absl::Status ended_early(const Worker& worker, const absl::Status& reason);
   absl::Status share_failure(const std::string& prefix, absl::Status status);
   // Ends everything; returns when that has been done, here or by another thread.

@@ -115,7 +115,7 @@ absl::Status AgentImpl::agree_to_stop(GracefulEnd& end) {
   for (const Worker& worker : members) group ^= worker.incarnation;
   const std::string prefix = absl::StrCat("shutdown/", absl::Hex(group), "/");
   absl::Status status = agree_in_rounds(prefix, members, end);
-  if (!status.ok()) return share_failure(prefix, name_the_dead(members, std::move(status), end.deadline));
+  if (!status.ok()) return share_failure(prefix, name_the_dead(members, std::move(status), end));
 
   {
     MutexLock lock(membership_mutex_);
@@ -137,13 +137,14 @@ absl::Status AgentImpl::agree_to_stop(GracefulEnd& end) {
 // once, a paused one by its silence: a member that does not answer its ping is waited for until it is dead. The error says
 // both: a member may also have left because it cannot reach the store either.
 absl::Status AgentImpl::name_the_dead(const std::vector<Worker>& members, absl::Status status,
-                                      absl::Time deadline) {
+                                      GracefulEnd& end) {
   if (!absl::IsUnavailable(status)) return status;
-  const absl::Time soon = Clock::system().now() + kLivenessCheck;
+  const absl::Time asked = Clock::system().now();
+  const absl::Time soon = asked + kLivenessCheck;
   // A worker that was never called is connected to first, which a silent one holds up on each transport.
   const absl::Duration patience =
       2 * options.connect_timeout + options.heartbeat.dead_after + options.heartbeat.suspect_after;
-  const absl::Time late = std::min(deadline, soon + patience);
+  const absl::Time late = std::min(end.deadline, soon + patience);
   const auto with_both = [&](const absl::Status& ended) {
     if (absl::IsAborted(ended) || ended == status) return ended;
     return absl::UnavailableError(absl::StrCat(ended.message(), "; ", status.message()));
@@ -168,6 +169,14 @@ absl::Status AgentImpl::name_the_dead(const std::vector<Worker>& members, absl::
       }
     }
     if (Clock::system().now() >= (answered ? soon : late)) break;
+    if (end.wait.due()) {
+      std::vector<ShutdownWait::Unfinished> silent;
+      for (std::size_t i = 0; i < members.size(); ++i) {
+        if (!pings[i].done())
+          silent.push_back({ShutdownWait::Unfinished::Kind::kSilent, "", members[i].name, asked});
+      }
+      if (!silent.empty()) log(LogLevel::kWarning, end.wait.report(std::move(silent)));
+    }
     absl::SleepFor(kIdleCheck);
   }
   return status;
@@ -236,15 +245,20 @@ absl::Status AgentImpl::store_unanswered(absl::Time began, GracefulEnd& end) con
 
 absl::Status AgentImpl::write_report(const std::string& key, const proto::ShutdownReport& report,
                                      GracefulEnd& end) {
+  const absl::Time asked = Clock::system().now();
   while (true) {
     GRADWIRE_RETURN_IF_ERROR(accepts_calls());
     const absl::Time began = Clock::system().now();
-    const absl::Status written = directory->store().try_set(key, report.SerializeAsString(), kLastRead);
+    const absl::Status written = directory->store().try_set(key, report.SerializeAsString(), kLivenessCheck);
     if (written.ok()) end.silence.answered();
     if (!absl::IsDeadlineExceeded(written) || Clock::system().now() >= end.deadline) {
       return with_context(store_failure(written), "shutting down gracefully");
     }
     GRADWIRE_RETURN_IF_ERROR(store_unanswered(began, end));
+    if (end.wait.due()) {
+      const std::string answer = absl::StrCat("the answer of the ", directory->store().description());
+      log(LogLevel::kWarning, end.wait.report({{ShutdownWait::Unfinished::Kind::kOther, answer, "", asked}}));
+    }
   }
 }
 

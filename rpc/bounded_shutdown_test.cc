@@ -11,8 +11,11 @@
 
 #include "absl/strings/match.h"
 #include "base/free_port.h"
+#include "base/testing/eventually.h"
+#include "base/testing/status_of.h"
 #include "rpc/call.h"
 #include "rpc/call_context.h"
+#include "rpc/testing/cut_store.h"
 #include "rpc/testing/group.h"
 #include "store/hash_store.h"
 #include "transport/process_counts.h"
@@ -22,16 +25,8 @@
 namespace gradwire::rpc {
 namespace {
 
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
-
-absl::Status status_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return error.status();
-  }
-  return absl::OkStatus();
-}
 
 // Runs starts that must fail with `code`, soon, and leave neither threads nor descriptors.
 void expect_failure(absl::StatusCode code, const std::string& text, const std::function<void()>& start) {
@@ -231,12 +226,7 @@ class StandardError {
   }
   // Waits until it has been written.
   bool says(const std::string& text) const {
-    const absl::Time deadline = absl::Now() + absl::Seconds(45);
-    while (!absl::StrContains(written(), text)) {
-      if (absl::Now() > deadline) return false;
-      absl::SleepFor(absl::Milliseconds(5));
-    }
-    return true;
+    return eventually([&] { return absl::StrContains(written(), text); }, absl::Seconds(45));
   }
   std::string written() const {
     std::ostringstream text;
@@ -284,6 +274,9 @@ TEST(GracefulShutdown, ThatWaitsForAHandlerNamesItItsCallerAndSinceWhen) {
   EXPECT_TRUE(standard_error.says("hold_on\", called by worker \"worker0\" (")) << standard_error.written();
   EXPECT_TRUE(standard_error.says("the answer of worker \"worker1\" to \"")) << standard_error.written();
   EXPECT_TRUE(standard_error.says("worker \"worker1\" has been in its graceful shutdown for "));
+  // The first report comes after five seconds.
+  EXPECT_THAT(standard_error.written(),
+              ContainsRegex("hold_on\", called by worker \"worker0\" [(]([5-9]|[1-9][0-9]+|[0-9]+m[0-9]+)s"));
   released().set_value();
   callee.join();
   caller.join();
@@ -298,6 +291,20 @@ TEST(GracefulShutdown, ThatWaitsForAMemberNamesIt) {
       << standard_error.written();
   group[1]->shutdown();
   first.join();
+}
+
+TEST(GracefulShutdown, ThatWaitsForTheStoreNamesIt) {
+  const auto store = std::make_shared<testing::CutStore>(std::make_shared<store::HashStore>());
+  RpcBackendOptions options;
+  options.store = store;
+  auto agent = Agent::start("only", 0, 1, options);
+  StandardError standard_error;
+  store->silence();
+  std::thread ending([&] { agent->shutdown(); });
+  EXPECT_TRUE(standard_error.says("waiting for: the answer of the CutStore over HashStore"))
+      << standard_error.written();
+  store->restore();
+  ending.join();
 }
 
 TEST(GracefulShutdown, TimeoutNamesTheHandlerAndItsCaller) {

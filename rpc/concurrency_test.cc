@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "base/mutex.h"
+#include "base/testing/eventually.h"
 #include "rpc/call.h"
 #include "rpc/call_context.h"
 #include "rpc/testing/group.h"
@@ -387,9 +388,7 @@ TEST(Concurrency, TimeoutNamesFunctionWorkerAndTimeAndLateAnswersAreCounted) {
     EXPECT_THAT(error.what(), HasSubstr("within 50ms"));
   }
   group.expect_empty();
-  const absl::Time deadline = absl::Now() + absl::Seconds(30);
-  while (group[0]->statistics().late_answers == 0 && absl::Now() < deadline)
-    absl::SleepFor(absl::Milliseconds(1));
+  EXPECT_TRUE(eventually([&] { return group[0]->statistics().late_answers > 0; }, absl::Seconds(30)));
   EXPECT_EQ(group[0]->statistics().late_answers, 1u);
 }
 

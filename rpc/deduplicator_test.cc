@@ -116,6 +116,20 @@ TEST(Deduplicator, AnswersAreBoundedInBytes) {
   EXPECT_EQ(requests.take_dropped().size(), 2u);
 }
 
+// The oldest answer is that of a new request, which the watermark does not take.
+TEST(Deduplicator, NumbersOfAnswersThatTheWatermarkTookAreForgotten) {
+  Deduplicator requests((RetryOptions()));
+  constexpr uint64_t kNewest = 1000;
+  requests.arrive(kCaller, kNewest, 0, {10, kNewest}, at(0));
+  requests.end(kCaller, kNewest, answer(0), 1, at(0));
+  for (uint64_t id = 1; id < kNewest; ++id) {
+    requests.arrive(kCaller, id, id, {10, id}, at(0));
+    requests.end(kCaller, id, answer(0), 1, at(0));
+    ASSERT_LE(requests.remembered(), 2 * requests.answers() + 16) << id;
+  }
+  EXPECT_EQ(requests.answers(), 2u);
+}
+
 TEST(Deduplicator, AnswersAreBoundedInTime) {
   Deduplicator requests(RetryOptions{.keep_answers = absl::Seconds(10)});
   requests.arrive(1, 1, 0, {10, 1}, at(0));

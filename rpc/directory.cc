@@ -271,7 +271,10 @@ absl::Status Directory::wait_for_all(absl::Time deadline, absl::Duration timeout
     if (!store::is_wait_timeout(event.status())) return while_joining(event.status());
     std::vector<int> missing;
     for (int id = 0; id < world_size_; ++id) {
-      if (!log_.roster().members().contains(id)) missing.push_back(id);
+      const auto member = log_.roster().members().find(id);
+      // A refused member that has not left yet has no part in this group either.
+      if (member == log_.roster().members().end() || log_.formation().is_refused(member->second.incarnation))
+        missing.push_back(id);
     }
     return absl::DeadlineExceededError(absl::StrCat(
         "rank", missing.size() == 1 ? " " : "s ", absl::StrJoin(missing, ", "), " of ", world_size_,

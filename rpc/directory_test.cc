@@ -141,6 +141,23 @@ TEST_F(DirectoryTest, LateWorkerWaitsUntilTheRefusedHaveHeard) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("the group cannot form: a test"));
 }
 
+TEST_F(DirectoryTest, RefusedMemberThatDoesNotLeaveIsMissing) {
+  proto::LogLine member, refusal;
+  member.mutable_join()->set_world_size(2);
+  member.mutable_join()->mutable_worker()->set_name("b");
+  member.mutable_join()->mutable_worker()->set_id(1);
+  member.mutable_join()->mutable_worker()->set_incarnation(7);
+  refusal.mutable_refusal()->set_incarnation(8);
+  refusal.mutable_refusal()->set_id(1);
+  // Nobody is told of a refusal of so long ago.
+  refusal.mutable_refusal()->set_time(1);
+  store_->set("log/0/0", member.SerializeAsString());
+  store_->set("log/0/1", refusal.SerializeAsString());
+  const absl::Status status = join(a_, "a", 0, 2, absl::Milliseconds(50)).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("rank 1 of 2 did not join"));
+}
+
 TEST_F(DirectoryTest, RankOfALiveWorkerIsRefused) {
   ASSERT_TRUE(join(a_, "a", 0, 1).ok());
   const Joined taken = join(b_, "b", 0, 1);

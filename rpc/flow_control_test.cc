@@ -6,6 +6,8 @@
 #include <thread>
 
 #include "base/mutex.h"
+#include "base/testing/eventually.h"
+#include "base/testing/status_of.h"
 #include "rpc/call.h"
 #include "rpc/call_context.h"
 #include "rpc/testing/group.h"
@@ -91,15 +93,6 @@ RpcBackendOptions with_flow(FlowOptions flow) {
   RpcBackendOptions options;
   options.flow = flow;
   return options;
-}
-
-absl::Status status_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return error.status();
-  }
-  return absl::OkStatus();
 }
 
 // What becomes of a call that finds the window full.
@@ -217,9 +210,7 @@ TEST(FlowControl, MessagesOfTheFrameworkAreNeverHeldUp) {
   held().wait_for(1);
   EXPECT_EQ(group[1]->tables().owned_rrefs, 1u);
   kept = RRef<int64_t>();
-  const absl::Time deadline = absl::Now() + absl::Seconds(30);
-  while (group[1]->tables().owned_rrefs != 0 && absl::Now() < deadline) absl::SleepFor(absl::Milliseconds(1));
-  EXPECT_EQ(group[1]->tables().owned_rrefs, 0u);
+  EXPECT_TRUE(eventually([&] { return group[1]->tables().owned_rrefs == 0; }, absl::Seconds(30)));
   // And so is a cancellation.
   call.cancel();
   EXPECT_TRUE(call_meanwhile(*group[0]).ok());

@@ -1,12 +1,12 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <functional>
 #include <optional>
 #include <set>
 
 #include "absl/time/clock.h"
 #include "base/error.h"
+#include "base/testing/eventually.h"
 #include "proto/rpc.pb.h"
 #include "rpc/call.h"
 #include "rpc/codec_containers.h"
@@ -26,8 +26,6 @@ using testing::Network;
 using testing::ScriptedLink;
 using testing::ScriptedWorker;
 
-constexpr absl::Duration kPatience = absl::Seconds(60);
-
 struct Box {
   explicit Box(int64_t start) : value(start) {}
   int64_t get() const { return value; }
@@ -44,20 +42,14 @@ GRADWIRE_RPC(look)
 // Opened by the test.
 std::atomic<bool> gate_is_open{true};
 int64_t at_the_gate(int64_t value) {
-  const absl::Time deadline = absl::Now() + kPatience;
-  while (!gate_is_open && absl::Now() < deadline) absl::SleepFor(absl::Milliseconds(1));
+  eventually([] { return gate_is_open.load(); });
   return 2 * value;
 }
 GRADWIRE_RPC_IDEMPOTENT(at_the_gate)
 
-bool eventually(const std::function<bool()>& holds) {
-  const absl::Time deadline = absl::Now() + kPatience;
-  while (!holds()) {
-    if (absl::Now() > deadline) return false;
-    absl::SleepFor(absl::Milliseconds(1));  // Nothing announces it.
-  }
-  return true;
-}
+std::atomic<int> times_ran{0};
+int64_t counted() { return ++times_ran; }
+GRADWIRE_RPC(counted)
 
 bool is_call(const proto::Envelope& envelope) {
   return envelope.has_request() && !envelope.request().has_service();
@@ -245,6 +237,39 @@ TEST_F(Glue, DeleteIsForgottenWhenTheOlderLinkCloses) {
   EXPECT_TRUE(eventually([&] { return agent_->tables().remembered_deletes == 0; }));
 }
 
+// Otherwise each message with the agent's connections (Departures) would list every one that was ever made.
+TEST_F(Glue, ConnectionThatHasClosedIsNotReportedAnyMore) {
+  for (int i = 0; i < 20; ++i) {
+    a_link_->close();
+    a_link_ = a_.connect(*agent_);
+  }
+  // The agent may have made some itself, which are open.
+  EXPECT_TRUE(eventually([&] {
+    const AgentTables tables = agent_->tables();
+    return tables.numbered_links <= tables.links;
+  }));
+}
+
+TEST_F(Glue, FenceOfAStrangerIsAnsweredWhenTheStoreIsLost) {
+  proto::Fence fence;
+  fence.set_round(1);
+  fence.add_dead(4711);
+  proto::Envelope envelope;
+  const uint64_t call_id = ++last_call_;
+  envelope.mutable_request()->set_call_id(call_id);
+  envelope.mutable_request()->mutable_service()->set_number(kFence);
+  envelope.mutable_request()->mutable_service()->set_body(fence.SerializeAsString());
+  a_link_->send(envelope);
+  // The log may still tell of that worker.
+  ASSERT_TRUE(eventually([&] { return agent_->tables().accused_strangers == 1; }));
+  const std::size_t before = a_link_->count();
+  settle(*a_link_);
+  EXPECT_EQ(a_link_->count(), before + 1);
+  cut_->cut();
+  EXPECT_EQ(a_link_->wait_for_response(call_id).status().code(), 0);
+  EXPECT_EQ(agent_->tables().accused_strangers, 0u);
+}
+
 // The agent passes the only reference to its value to b, on a link that breaks. Whether b had received it is for b to say.
 class LostReference : public Glue {
  protected:
@@ -326,10 +351,12 @@ TEST_F(Glue, AnswerOfARepeatedRequestGoesWhereItCameLast) {
   a_link_->send(envelope);
   settle(*a_link_);
   a_link_->close();
+  EXPECT_TRUE(eventually([&] { return agent_->tables().orphaned_calls == 1; }));
   std::shared_ptr<ScriptedLink> link = a_.connect(*agent_);
   request.set_attempt(2);
   link->send(envelope);
   settle(*link);
+  EXPECT_EQ(agent_->tables().orphaned_calls, 0u);
   gate_is_open = true;
   EXPECT_EQ(link->wait_for_response(1).result().values(0).integer(), 42);
 }
@@ -370,6 +397,31 @@ TEST_F(Glue, CallThatExpiresBehindOthersEndsInItsTime) {
   answer.mutable_response()->mutable_result()->add_values()->set_integer(5);
   link->send(answer);
   EXPECT_EQ(patient.wait(), 5);
+}
+
+// Its caller says nothing when the time is up: the callee must find out itself.
+TEST_F(Glue, CallThatExpiredBeforeItsTurnDoesNotRun) {
+  gate_is_open = false;
+  const int ran = times_ran;
+  proto::Envelope first, second;
+  first.mutable_request()->set_call_id(101);
+  first.mutable_request()->set_function(callee_of_function<&at_the_gate>->name);
+  first.mutable_request()->set_signature(callee_of_function<&at_the_gate>->signature_hash);
+  first.mutable_request()->mutable_arguments()->add_values()->set_integer(21);
+  first.mutable_request()->set_order_key(1);
+  second.mutable_request()->set_call_id(102);
+  second.mutable_request()->set_function(callee_of_function<&counted>->name);
+  second.mutable_request()->set_signature(callee_of_function<&counted>->signature_hash);
+  second.mutable_request()->set_order_key(1);
+  // Less than the time after which the first one counts as started.
+  second.mutable_request()->set_timeout_us(20'000);
+  a_link_->send(first);
+  a_link_->send(second);
+  EXPECT_EQ(a_link_->wait_for_response(102).status().code(),
+            static_cast<int>(absl::StatusCode::kDeadlineExceeded));
+  EXPECT_EQ(times_ran, ran);
+  gate_is_open = true;
+  EXPECT_EQ(a_link_->wait_for_response(101).result().values(0).integer(), 42);
 }
 
 TEST_F(Glue, WhatNamesAStrangerWaitsAndNothingOvertakesIt) {

@@ -7,6 +7,7 @@
 #include <random>
 #include <thread>
 
+#include "base/testing/eventually.h"
 #include "proto/membership.pb.h"
 #include "proto/rpc.pb.h"
 #include "rpc/call.h"
@@ -278,13 +279,12 @@ TEST_F(HostilePeer, MutatedMessagesNeitherCrashNorStay) {
   expect_serving();
   // Forks that the impostor added are the peer's until it is lost; what else it left ends by itself.
   group_.kill(1);
-  const absl::Time deadline = absl::Now() + absl::Seconds(30);
   const auto busy = [this] {
     const AgentTables tables = group_[0]->tables();
     return tables.pending_calls + tables.served_calls + tables.owned_rrefs + tables.held_forks +
            tables.unconfirmed_children;
   };
-  while (busy() > 0 && absl::Now() < deadline) absl::SleepFor(absl::Milliseconds(5));
+  eventually([&] { return busy() == 0; }, absl::Seconds(30));
   EXPECT_EQ(group_[0]->tables().served_calls, 0u);
   EXPECT_EQ(group_[0]->tables().pending_calls, 0u);
   EXPECT_EQ(group_[0]->tables().owned_rrefs, 0u);

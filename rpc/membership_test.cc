@@ -1,13 +1,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <functional>
 #include <thread>
 #include <utility>
 
 #include "absl/time/clock.h"
 #include "base/error.h"
 #include "base/mutex.h"
+#include "base/testing/eventually.h"
+#include "base/testing/status_of.h"
 #include "rpc/call.h"
 #include "rpc/testing/group.h"
 #include "store/hash_store.h"
@@ -34,15 +35,6 @@ GRADWIRE_RPC_METHOD(Box, get)
 
 int64_t get_from(const RRef<Box>& box) { return box.rpc_sync<&Box::get>(); }
 GRADWIRE_RPC(get_from)
-
-absl::Status status_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return error.status();
-  }
-  return absl::OkStatus();
-}
 
 // The changes that one agent was told of.
 class Changes {
@@ -162,9 +154,7 @@ TEST(OpenGroup, ReferencesOfAWorkerThatLeavesAreLetGo) {
   EXPECT_EQ(holder->rpc_sync<&get_from>("other", kept), 7);
   EXPECT_EQ(owner->tables().owned_rrefs, 1u);
   holder->shutdown(true, kPatience);
-  const absl::Time deadline = absl::Now() + kPatience;
-  while (owner->tables().owned_rrefs > 0 && absl::Now() < deadline) absl::SleepFor(absl::Milliseconds(1));
-  EXPECT_EQ(owner->tables().owned_rrefs, 0u);
+  EXPECT_TRUE(eventually([&] { return owner->tables().owned_rrefs == 0; }, kPatience));
   owner->shutdown(true, kPatience);
   other->shutdown(true, kPatience);
 }

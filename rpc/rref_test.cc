@@ -6,6 +6,8 @@
 #include <thread>
 
 #include "base/mutex.h"
+#include "base/testing/eventually.h"
+#include "base/testing/status_of.h"
 #include "proto/rpc.pb.h"
 #include "rpc/call.h"
 #include "rpc/testing/group.h"
@@ -33,8 +35,7 @@ GRADWIRE_RPC_METHOD(Counter, increment)
 
 // Destructors run on executors, a little after the tables have let go.
 void expect_living(int expected) {
-  const absl::Time deadline = absl::Now() + absl::Seconds(30);
-  while (living != expected && absl::Now() < deadline) absl::SleepFor(absl::Milliseconds(1));
+  eventually([&] { return living == expected; }, absl::Seconds(30));
   EXPECT_EQ(living, expected);
 }
 
@@ -60,16 +61,6 @@ int64_t use_all(const Nested& nested) {
 }
 GRADWIRE_RPC(use_all)
 
-absl::StatusCode code_of(const std::function<void()>& action, std::string* message = nullptr) {
-  try {
-    action();
-  } catch (const Error& error) {
-    if (message != nullptr) *message = error.what();
-    return error.status().code();
-  }
-  return absl::StatusCode::kOk;
-}
-
 TEST(RRef, ValueComesHere) {
   testing::Group group(2);
   {
@@ -86,7 +77,7 @@ TEST(RRef, LocalValueIsTheOwnersAlone) {
   testing::Group group(2);
   {
     RRef<Counter> there = group[0]->remote<Counter>("worker1", 3);
-    EXPECT_EQ(code_of([&] { there.local_value(); }), absl::StatusCode::kFailedPrecondition);
+    EXPECT_EQ(status_of([&] { there.local_value(); }).code(), absl::StatusCode::kFailedPrecondition);
     EXPECT_TRUE(group[0]->rpc_sync<&is_local>("worker1", there));
     AgentGuard guard(group[0]);
     RRef<int64_t> here(5);
@@ -110,10 +101,10 @@ TEST(RRef, RemoteToOneselfIsOwnedHere) {
     EXPECT_EQ(counter.rpc_sync<&Counter::increment>(1), 4);
     EXPECT_EQ(group[0]->rpc_sync<&use>("worker0", counter, 1), 5);
     EXPECT_EQ(group[0]->rpc_sync<&pass>("worker0", counter).local_value().value, 5);
-    std::string message;
     RRef<Counter> failed = group[0]->remote<Counter>("worker0", -1);
-    EXPECT_EQ(code_of([&] { failed.local_value(); }, &message), absl::StatusCode::kUnknown);
-    EXPECT_THAT(message, HasSubstr("counts from zero"));
+    const absl::Status status = status_of([&] { failed.local_value(); });
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnknown);
+    EXPECT_THAT(status.ToString(), HasSubstr("counts from zero"));
   }
   group.expect_empty();
   expect_living(before);
@@ -175,10 +166,9 @@ TEST(RRef, FailedConstructorWakesEveryWaiterWithItsError) {
   testing::Group group(2);
   {
     RRef<Counter> counter = group[0]->remote<Counter>("worker1", -1);
-    std::string message;
-    EXPECT_EQ(code_of([&] { counter.rpc_sync<&Counter::increment>(1); }, &message),
-              absl::StatusCode::kUnknown);
-    EXPECT_THAT(message, HasSubstr("counts from zero"));
+    const absl::Status status = status_of([&] { counter.rpc_sync<&Counter::increment>(1); });
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnknown);
+    EXPECT_THAT(status.ToString(), HasSubstr("counts from zero"));
     RRef<int64_t> result = counter.remote<&Counter::increment>(1);
     std::vector<Future<int64_t>> waiters;
     for (int i = 0; i < 10; ++i) waiters.push_back(result.to_here_async());
@@ -223,7 +213,7 @@ TEST(RRef, TimedOutRemoteFreesWhatComesLate) {
   {
     RRef<int64_t> rref =
         group[0]->remote<&after_gate>(Destination("worker1").with_timeout(absl::Milliseconds(500)));
-    EXPECT_EQ(code_of([&] { rref.to_here(); }), absl::StatusCode::kDeadlineExceeded);
+    EXPECT_EQ(status_of([&] { rref.to_here(); }).code(), absl::StatusCode::kDeadlineExceeded);
   }
   open.set_value();
   group.expect_empty();
@@ -268,7 +258,7 @@ TEST(RRef, CreationThatNeverArrivesWakesThoseWhoWaitAnywhere) {
     RRef<Counter> counter =
         group[0]->remote<Counter>(Destination("worker1").with_timeout(absl::Seconds(1)), int64_t{1});
     waits_elsewhere = group[0]->rpc_async<&use>("worker2", counter, int64_t{1});
-    EXPECT_EQ(code_of([&] { counter.rpc_sync<&Counter::increment>(1); }),
+    EXPECT_EQ(status_of([&] { counter.rpc_sync<&Counter::increment>(1); }).code(),
               absl::StatusCode::kDeadlineExceeded);
   }
   // Worker 2 asks worker 1, which has never heard of the value; that its creator gave up tells it all.
@@ -326,10 +316,7 @@ TEST(RRef, TablesOfALostCreationAreEmptyAtOnce) {
   // for what came before its Delete.
   constexpr absl::Duration kLessThanGrace = absl::Seconds(8);
   group.expect_empty();
-  while (group[1]->tables().remembered_deletes > 0 && absl::Now() < ended + kLessThanGrace) {
-    absl::SleepFor(absl::Milliseconds(1));
-  }
-  EXPECT_EQ(group[1]->tables().remembered_deletes, 0u);
+  EXPECT_TRUE(eventually([&] { return group[1]->tables().remembered_deletes == 0; }, kLessThanGrace));
   EXPECT_LT(absl::Now() - ended, kLessThanGrace);
 }
 
@@ -338,9 +325,9 @@ TEST(RRef, LateAnswerGivesItsReferencesBack) {
   const int before = living;
   Promise<void> open = gate().renew();
   EXPECT_EQ(
-      code_of([&] {
+      status_of([&] {
         group[0]->rpc_sync<&counter_after_gate>(Destination("worker1").with_timeout(absl::Milliseconds(30)));
-      }),
+      }).code(),
       absl::StatusCode::kDeadlineExceeded);
   open.set_value();
   group.expect_empty();
@@ -354,7 +341,8 @@ TEST(RRef, MethodWaitsForTheObjectToBeMade) {
     RRef<int64_t> rref = group[0]->remote<&after_gate>("worker1");
     Future<int64_t> elsewhere = group[0]->rpc_async<&fetch>("worker2", rref);
     Future<int64_t> here = rref.to_here_async();
-    EXPECT_EQ(code_of([&] { rref.to_here(absl::Milliseconds(20)); }), absl::StatusCode::kDeadlineExceeded);
+    EXPECT_EQ(status_of([&] { rref.to_here(absl::Milliseconds(20)); }).code(),
+              absl::StatusCode::kDeadlineExceeded);
     open.set_value();
     EXPECT_EQ(here.wait() + elsewhere.wait(), 2);
   }
@@ -366,8 +354,9 @@ TEST(RRef, FailedCallGivesItsReferencesBack) {
   const int before = living;
   {
     RRef<Counter> counter = group[0]->remote<Counter>("worker1", 0);
-    EXPECT_EQ(code_of([&] { group[0]->rpc_sync<&use>("nobody", counter, 1); }), absl::StatusCode::kNotFound);
-    EXPECT_EQ(code_of([&] { group[0]->remote<&pass>("worker1", RRef<Counter>()); }),
+    EXPECT_EQ(status_of([&] { group[0]->rpc_sync<&use>("nobody", counter, 1); }).code(),
+              absl::StatusCode::kNotFound);
+    EXPECT_EQ(status_of([&] { group[0]->remote<&pass>("worker1", RRef<Counter>()); }).code(),
               absl::StatusCode::kInvalidArgument);
   }
   group.expect_empty();
@@ -383,15 +372,14 @@ TEST(RRef, DeadOwnersHandlesFailAtOnce) {
     keeper.rpc_sync<&Keeper::keep>(counter);
     group.kill(1);
     const absl::Time start = absl::Now();
-    std::string message;
     // The first call may meet the closing connection before the goodbye.
-    EXPECT_EQ(code_of([&] { counter.rpc_sync<&Counter::increment>(1); }, &message),
-              absl::StatusCode::kUnavailable);
-    EXPECT_THAT(message, HasSubstr("worker1"));
+    const absl::Status status = status_of([&] { counter.rpc_sync<&Counter::increment>(1); });
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+    EXPECT_THAT(status.ToString(), HasSubstr("worker1"));
     // Passing it on still works; using it there does not.
-    EXPECT_EQ(code_of([&] { group[0]->rpc_sync<&use>("worker2", counter, 1); }),
+    EXPECT_EQ(status_of([&] { group[0]->rpc_sync<&use>("worker2", counter, 1); }).code(),
               absl::StatusCode::kUnavailable);
-    EXPECT_EQ(code_of([&] { keeper.rpc_sync<&Keeper::count>(); }), absl::StatusCode::kUnavailable);
+    EXPECT_EQ(status_of([&] { keeper.rpc_sync<&Keeper::count>(); }).code(), absl::StatusCode::kUnavailable);
     EXPECT_LT(absl::Now() - start, absl::Seconds(30));
   }
   group.expect_empty();
@@ -406,7 +394,7 @@ TEST(RRef, DeadHoldersForksAreFreed) {
   group.kill(0);
   group.expect_empty();
   expect_living(before);
-  EXPECT_EQ(code_of([&] { counter.rpc_sync<&Counter::increment>(1); }),
+  EXPECT_EQ(status_of([&] { counter.rpc_sync<&Counter::increment>(1); }).code(),
             absl::StatusCode::kFailedPrecondition);
 }
 
@@ -420,9 +408,10 @@ TEST(RRef, HandlesOutliveTheirAgent) {
     here = RRef<int64_t>(5);
     there.confirmed().wait();
   }
-  EXPECT_EQ(code_of([&] { there.rpc_sync<&Counter::increment>(1); }), absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(code_of([&] { here.to_here(); }), absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(code_of([&] { here.local_value(); }), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(status_of([&] { there.rpc_sync<&Counter::increment>(1); }).code(),
+            absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(status_of([&] { here.to_here(); }).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(status_of([&] { here.local_value(); }).code(), absl::StatusCode::kFailedPrecondition);
 }
 
 TEST(RRef, ManyThreadsShareAndDropHandles) {

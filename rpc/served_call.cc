@@ -22,9 +22,9 @@ thread_local const ServedCall* running = nullptr;
 
 }  // namespace
 
-absl::Time deadline_of(const proto::Request& request) {
+absl::Time deadline_of(const proto::Request& request, absl::Time arrived) {
   return request.timeout_us() <= 0 ? absl::InfiniteFuture()
-                                   : Clock::system().now() + absl::Microseconds(request.timeout_us());
+                                   : arrived + absl::Microseconds(request.timeout_us());
 }
 
 std::string callee_of(const proto::Request& request) {
@@ -48,7 +48,7 @@ std::string callee_of(const proto::Request& request) {
 
 ServedCall::ServedCall(Parts parts)
     : parts_(std::move(parts)),
-      deadline_(deadline_of(request())),
+      deadline_(deadline_of(request(), parts_.arrived)),
       executor_(parts_.agent->executor()),
       callee_(callee_of(request())) {
   look_up();

@@ -30,6 +30,8 @@ class ServedCall : public ServerCall, public std::enable_shared_from_this<Served
     std::vector<transport::Buffer> buffers;
     std::vector<std::shared_ptr<RRefHandle>> references;
     CancellationToken token;
+    // When the request arrived, on Clock::system(). Its deadline and its age count from here.
+    absl::Time arrived;
   };
   explicit ServedCall(Parts parts);
   // A call that nobody ended fails with Internal.
@@ -54,6 +56,7 @@ class ServedCall : public ServerCall, public std::enable_shared_from_this<Served
   const std::shared_ptr<Link>& shared_link() const { return parts_.link; }
   // Whether the same request may come again.
   bool is_repeatable() const { return request().request_id() != 0; }
+  absl::Time arrived() const { return parts_.arrived; }
   absl::Time deadline() const { return deadline_; }
   // Of calls of this callee; nullptr where nothing is known.
   TaskCost* cost() const { return cost_; }
@@ -108,8 +111,8 @@ class ServedCall : public ServerCall, public std::enable_shared_from_this<Served
   std::atomic<uint64_t> turn_timer_{0};
 };
 
-// When the caller of a request that has just arrived stops waiting, on Clock::system().
-absl::Time deadline_of(const proto::Request& request);
+// When the caller of a request that arrived at `arrived` stops waiting.
+absl::Time deadline_of(const proto::Request& request, absl::Time arrived);
 
 // What a request calls, for messages: the registered name, "aten::add", "fetch".
 std::string callee_of(const proto::Request& request);

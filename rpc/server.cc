@@ -40,6 +40,7 @@ void Server::on_request(const Worker& from, const std::shared_ptr<Link>& link, E
     serve_service(from, link, std::move(envelope), std::move(buffers));
     return;
   }
+  const absl::Time arrived = Clock::system().now();
   const proto::Request& request = (*envelope)->request();
   const uint64_t call_id = request.call_id();
   std::shared_ptr<Agent> agent = agent_.weak_from_this().lock();
@@ -66,21 +67,20 @@ void Server::on_request(const Worker& from, const std::shared_ptr<Link>& link, E
   CancellationSource source;
   absl::Status stopped;
   if (request.request_id() != 0) {
-    if (!arrive(from, link, request, source, stopped)) return;
+    if (!arrive(from, link, request, arrived, source, stopped)) return;
   } else {
     MutexLock lock(mutex_);
     stopped = stopped_;
     // A second request with the number of one that runs can only be a repetition.
-    if (stopped.ok() &&
-        !calls_
-             .try_emplace({link->number(), call_id},
-                          Running{source, nullptr, &request, from.incarnation, Clock::system().now()})
-             .second)
+    if (stopped.ok() && !calls_
+                             .try_emplace({link->number(), call_id},
+                                          Running{source, nullptr, &request, from.incarnation, arrived})
+                             .second)
       return;
   }
-  auto call = std::make_shared<ServedCall>(ServedCall::Parts{this, std::move(agent), from, link,
-                                                             std::move(envelope), std::move(buffers),
-                                                             *std::move(references), source.token()});
+  auto call = std::make_shared<ServedCall>(
+      ServedCall::Parts{this, std::move(agent), from, link, std::move(envelope), std::move(buffers),
+                        *std::move(references), source.token(), arrived});
   if (!stopped.ok()) {
     call->fail(stopped);
     return;
@@ -130,7 +130,7 @@ void Server::admit(std::shared_ptr<ServedCall> call, std::shared_ptr<Strand> obj
   }
   // A copy: the call may have begun to run before admit() returns.
   const proto::Graph graph = call->request().arguments().graph();
-  hook->admit(call->from(), graph, answer_by(Clock::system().now(), call->deadline()),
+  hook->admit(call->from(), graph, answer_by(call->arrived(), call->deadline()),
               [this, call, object_strand = std::move(object_strand)](absl::Status status) {
                 if (status.ok()) {
                   enqueue(call, object_strand);

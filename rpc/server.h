@@ -79,7 +79,7 @@ class Server {
   static absl::Status check_repeatable(const proto::Request& request);
   // Whether the request is new, and to run or, when `stopped` says why, to fail. Else it has been dealt with.
   bool arrive(const Worker& from, const std::shared_ptr<Link>& link, const proto::Request& request,
-              const CancellationSource& source, absl::Status& stopped);
+              absl::Time arrived, const CancellationSource& source, absl::Status& stopped);
   // Keeps the answer for repetitions; returns the link that it goes on.
   std::shared_ptr<Link> end_repeatable(const ServedCall& call, const proto::Envelope& envelope,
                                        const std::vector<transport::Buffer>& buffers);

@@ -45,7 +45,7 @@ absl::Status Server::check_repeatable(const proto::Request& request) {
 }
 
 bool Server::arrive(const Worker& from, const std::shared_ptr<Link>& link, const proto::Request& request,
-                    const CancellationSource& source, absl::Status& stopped) {
+                    absl::Time arrived, const CancellationSource& source, absl::Status& stopped) {
   const CallKey key{link->number(), request.call_id()};
   Deduplicator::Arrival arrival;
   std::vector<CancellationSource> unwanted;
@@ -57,17 +57,16 @@ bool Server::arrive(const Worker& from, const std::shared_ptr<Link>& link, const
     // The same message twice.
     if (calls_.contains(key)) return false;
     arrival = repeats_.arrive(from.incarnation, request.request_id(), request.answered_below(),
-                              {key.first, key.second, request.attempt()}, Clock::system().now());
+                              {key.first, key.second, request.attempt()}, arrived);
     dropped = repeats_.take_dropped();
     for (const Deduplicator::Route& route : arrival.unwanted) {
       auto found = calls_.find({route.link, route.call});
       if (found != calls_.end()) unwanted.push_back(found->second.source);
     }
     if (arrival.verdict == Deduplicator::Verdict::kRun) {
-      auto repeatable =
-          std::make_shared<Repeatable>(Repeatable{link, from.incarnation, from.name, deadline_of(request)});
-      calls_.try_emplace(
-          key, Running{source, std::move(repeatable), &request, from.incarnation, Clock::system().now()});
+      auto repeatable = std::make_shared<Repeatable>(
+          Repeatable{link, from.incarnation, from.name, deadline_of(request, arrived)});
+      calls_.try_emplace(key, Running{source, std::move(repeatable), &request, from.incarnation, arrived});
     } else if (arrival.verdict == Deduplicator::Verdict::kAttached) {
       auto found = calls_.find({arrival.before.link, arrival.before.call});
       if (found != calls_.end()) {

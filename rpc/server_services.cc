@@ -1,6 +1,7 @@
 #include <atomic>
 #include <utility>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "rpc/agent.h"
 #include "rpc/agent_impl.h"
@@ -98,7 +99,7 @@ void Server::read_service(const Worker& from, const proto::Envelope& envelope,
   call.from = from;
   call.service = request.service().number();
   call.body = request.service().body();
-  call.deadline = deadline_of(request);
+  call.deadline = deadline_of(request, Clock::system().now());
   call.reply = [answer = std::move(answer)](absl::StatusOr<ServiceReply> reply) {
     answer->send(std::move(reply));
   };

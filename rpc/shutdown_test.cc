@@ -3,6 +3,8 @@
 
 #include <thread>
 
+#include "base/testing/eventually.h"
+#include "base/testing/status_of.h"
 #include "rpc/call.h"
 #include "rpc/init_rpc.h"
 #include "rpc/testing/group.h"
@@ -24,16 +26,6 @@ Future<int64_t> chain(const std::string& here, const std::string& there, int64_t
   co_return rest + 1;
 }
 GRADWIRE_RPC(chain)
-
-absl::StatusCode code_of(const std::function<void()>& action, std::string* message = nullptr) {
-  try {
-    action();
-  } catch (const Error& error) {
-    if (message != nullptr) *message = error.what();
-    return error.status().code();
-  }
-  return absl::StatusCode::kOk;
-}
 
 TEST(Shutdown, ServerOnlyServesUntilAllAreDone) {
   testing::Group group(2);
@@ -58,14 +50,13 @@ TEST(Shutdown, CallsInFlightAndWhatTheyCallFinish) {
 TEST(Shutdown, CallsAfterwardsAreRefused) {
   testing::Group group(2);
   group.shut_down();
-  std::string message;
-  EXPECT_EQ(code_of([&] { group[0]->rpc_sync<&add>("worker1", 1, 1); }, &message),
+  const absl::Status refused = status_of([&] { group[0]->rpc_sync<&add>("worker1", 1, 1); });
+  EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(refused.ToString(), HasSubstr("worker0"));
+  EXPECT_EQ(status_of([&] { group[0]->rpc_sync<&add>("worker0", 1, 1); }).code(),
             absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(message, HasSubstr("worker0"));
-  EXPECT_EQ(code_of([&] { group[0]->rpc_sync<&add>("worker0", 1, 1); }),
-            absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(code_of([&] { group[0]->shutdown(); }), absl::StatusCode::kOk);
-  EXPECT_EQ(code_of([&] { group[0]->shutdown(false); }), absl::StatusCode::kOk);
+  EXPECT_EQ(status_of([&] { group[0]->shutdown(); }).code(), absl::StatusCode::kOk);
+  EXPECT_EQ(status_of([&] { group[0]->shutdown(false); }).code(), absl::StatusCode::kOk);
 }
 
 TEST(Shutdown, NotGracefulFailsPendingCalls) {
@@ -78,8 +69,9 @@ TEST(Shutdown, NotGracefulFailsPendingCalls) {
 TEST(Shutdown, FromAHandlerIsRefused) {
   testing::Group group(1);
   Future<int64_t> value = group[0]->rpc_async<&add>("worker0", 1, 1);
-  Future<int> code = value.then(
-      [agent = group[0].get()](int64_t) { return static_cast<int>(code_of([&] { agent->shutdown(); })); });
+  Future<int> code = value.then([agent = group[0].get()](int64_t) {
+    return static_cast<int>(status_of([&] { agent->shutdown(); }).code());
+  });
   EXPECT_EQ(code.wait(), static_cast<int>(absl::StatusCode::kFailedPrecondition));
   EXPECT_EQ(group[0]->rpc_sync<&add>("worker0", 1, 1), 2);
 }
@@ -88,30 +80,28 @@ TEST(Shutdown, DeadMemberIsNamedByAllSoon) {
   testing::Group group(3);
   group.kill(2);
   const absl::Time start = absl::Now();
-  std::string messages[2];
-  absl::StatusCode codes[2];
-  std::thread other([&] { codes[1] = code_of([&] { group[1]->shutdown(); }, &messages[1]); });
-  codes[0] = code_of([&] { group[0]->shutdown(); }, &messages[0]);
+  absl::Status ended[2];
+  std::thread other([&] { ended[1] = status_of([&] { group[1]->shutdown(); }); });
+  ended[0] = status_of([&] { group[0]->shutdown(); });
   other.join();
   EXPECT_LT(absl::Now() - start, absl::Seconds(15));
   for (int rank : {0, 1}) {
-    EXPECT_EQ(codes[rank], absl::StatusCode::kUnavailable) << messages[rank];
-    EXPECT_THAT(messages[rank], HasSubstr("worker2"));
+    EXPECT_EQ(ended[rank].code(), absl::StatusCode::kUnavailable) << ended[rank];
+    EXPECT_THAT(ended[rank].ToString(), HasSubstr("worker2"));
   }
 }
 
 TEST(Shutdown, TimeoutNamesWhoDidNotCall) {
   auto group = std::make_unique<testing::Group>(2);
-  std::string message;
-  EXPECT_EQ(code_of([&] { (*group)[0]->shutdown(true, absl::Milliseconds(100)); }, &message),
-            absl::StatusCode::kDeadlineExceeded);
-  EXPECT_THAT(message, HasSubstr("worker1"));
+  const absl::Status waited = status_of([&] { (*group)[0]->shutdown(true, absl::Milliseconds(100)); });
+  EXPECT_EQ(waited.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_THAT(waited.ToString(), HasSubstr("worker1"));
   group->kill(1);
 }
 
 TEST(Shutdown, NotGracefulEndsAGracefulOneThatWaits) {
   testing::Group group(2);
-  std::thread waiting([&] { (void)code_of([&] { group[0]->shutdown(); }); });
+  std::thread waiting([&] { (void)status_of([&] { group[0]->shutdown(); }).code(); });
   group.kill(0);
   waiting.join();
 }
@@ -131,9 +121,10 @@ TEST(Shutdown, InitRpcWorksAgain) {
   for (int round = 0; round < 3; ++round) {
     init_rpc("only", 0, 1, options);
     EXPECT_EQ(rpc_sync<&add>("only", 1, 2), 3);
-    EXPECT_EQ(code_of([&] { init_rpc("second", 0, 1, options); }), absl::StatusCode::kFailedPrecondition);
+    EXPECT_EQ(status_of([&] { init_rpc("second", 0, 1, options); }).code(),
+              absl::StatusCode::kFailedPrecondition);
     shutdown();
-    EXPECT_EQ(code_of([&] { rpc_sync<&add>("only", 1, 2); }), absl::StatusCode::kFailedPrecondition);
+    EXPECT_EQ(status_of([&] { rpc_sync<&add>("only", 1, 2); }).code(), absl::StatusCode::kFailedPrecondition);
   }
 }
 
@@ -155,9 +146,7 @@ TEST(Shutdown, LastOwnerMayBeAHandlersObject) {
   agent.reset();
   go.set_value();
   done.wait();
-  const absl::Time deadline = absl::Now() + absl::Seconds(30);
-  while (!inner.expired() && absl::Now() < deadline) absl::SleepFor(absl::Milliseconds(1));
-  EXPECT_TRUE(inner.expired());
+  EXPECT_TRUE(eventually([&] { return inner.expired(); }, absl::Seconds(30)));
 }
 
 TEST(Shutdown, GlobalAgentStaysWhenAHandlerAsks) {
@@ -165,7 +154,7 @@ TEST(Shutdown, GlobalAgentStaysWhenAHandlerAsks) {
   options.store = std::make_shared<store::HashStore>();
   init_rpc("only", 0, 1, options);
   Future<int> code = rpc_async<&add>("only", 1, 1).then([](int64_t) {
-    return static_cast<int>(code_of([] { shutdown(); }));
+    return static_cast<int>(status_of([] { shutdown(); }).code());
   });
   EXPECT_EQ(code.wait(), static_cast<int>(absl::StatusCode::kFailedPrecondition));
   EXPECT_EQ(rpc_sync<&add>("only", 1, 1), 2);
@@ -193,10 +182,10 @@ TEST(Shutdown, StartsThatFailLeaveNothing) {
   auto store = std::make_shared<store::HashStore>();
   options.store = store;
   options.join_timeout = absl::Milliseconds(30);
-  EXPECT_EQ(code_of([&] { Agent::start("a", 0, 2, options); }), absl::StatusCode::kDeadlineExceeded);
-  EXPECT_EQ(code_of([&] { Agent::start("a", 5, 2, options); }), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(status_of([&] { Agent::start("a", 0, 2, options); }).code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(status_of([&] { Agent::start("a", 5, 2, options); }).code(), absl::StatusCode::kInvalidArgument);
   options.transports = {"pigeon"};
-  EXPECT_EQ(code_of([&] { Agent::start("a", 0, 1, options); }), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(status_of([&] { Agent::start("a", 0, 1, options); }).code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(transport::count_threads_down_to(threads), threads);
   EXPECT_EQ(transport::count_descriptors_down_to(descriptors), descriptors);
   // Nothing in the store keeps others from taking the place.

@@ -18,6 +18,8 @@ std::string describe(const ShutdownWait::Unfinished& unfinished) {
     case Kind::kMember:
       return absl::StrCat("worker \"", unfinished.worker,
                           "\", which has not called shutdown or still has calls under way");
+    case Kind::kSilent:
+      return absl::StrCat("worker \"", unfinished.worker, "\", which does not answer");
     case Kind::kOther:
       break;
   }

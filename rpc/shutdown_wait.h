@@ -26,6 +26,8 @@ class ShutdownWait {
       kCalled,
       // `worker` has not called shutdown, or has calls under way itself.
       kMember,
+      // `worker` has not answered the question whether it lives.
+      kSilent,
       // `what` alone says it.
       kOther,
     };

@@ -50,10 +50,12 @@ TEST(ShutdownWait, ReportNamesFunctionCallerAndSinceWhenOldestFirst) {
   EXPECT_EQ(wait.report({{Kind::kCalled, "train", "c", began + absl::Seconds(30)},
                          {Kind::kServed, "push", "b", began - absl::Seconds(12)},
                          {Kind::kMember, "", "d", began + absl::Seconds(34)},
+                         {Kind::kSilent, "", "e", began + absl::Seconds(34)},
                          {Kind::kOther, "messages about references", "", began + absl::Seconds(35)}}),
             "worker \"a\" has been in its graceful shutdown for 35s, waiting for: "
             "\"push\", called by worker \"b\" (47s); the answer of worker \"c\" to \"train\" (5s); "
             "worker \"d\", which has not called shutdown or still has calls under way (1s); "
+            "worker \"e\", which does not answer (1s); "
             "messages about references (0)");
 }
 

@@ -1,11 +1,11 @@
 #include <gtest/gtest.h>
 
-#include <functional>
 #include <optional>
 
 #include "absl/time/clock.h"
 #include "base/error.h"
 #include "base/mutex.h"
+#include "base/testing/eventually.h"
 #include "rpc/call.h"
 #include "rpc/testing/cut_store.h"
 #include "store/hash_store.h"
@@ -36,15 +36,6 @@ GRADWIRE_RPC(keep)
 std::optional<RRef<Box>> take_kept() {
   MutexLock lock(kept_mutex);
   return std::exchange(kept, std::nullopt);
-}
-
-bool eventually(const std::function<bool()>& holds) {
-  const absl::Time deadline = absl::Now() + kPatience;
-  while (!holds()) {
-    if (absl::Now() > deadline) return false;
-    absl::SleepFor(absl::Milliseconds(1));  // Nothing announces it.
-  }
-  return true;
 }
 
 // The agent has noticed that it cannot reach the store.

@@ -52,6 +52,20 @@ TEST(Strand, NextTaskWaitsForTheTurnNotForTheReturn) {
   pool->shutdown();
 }
 
+TEST(Strand, TaskThatComesWhenAllHaveEndedRuns) {
+  auto pool = make_pool();
+  auto strand = std::make_shared<Strand>(pool);
+  for (int i = 0; i < 3; ++i) {
+    Promise<void> ended;
+    strand->post([&](Strand::Next next) {
+      next();
+      ended.set_value();
+    });
+    EXPECT_TRUE(ended.future().wait_for(absl::Seconds(60)));
+  }
+  pool->shutdown();
+}
+
 TEST(Strand, DroppedTurnPassesOn) {
   auto pool = make_pool(1);
   auto strand = std::make_shared<Strand>(pool);

@@ -5,6 +5,7 @@
 #include <optional>
 #include <vector>
 
+#include "base/testing/status_of.h"
 #include "rpc/rpc.h"
 #include "rpc/testing/group.h"
 
@@ -30,16 +31,6 @@ struct Resident {
 GRADWIRE_RPC_CLASS(Resident, int64_t)
 GRADWIRE_RPC_METHOD(Resident, pull)
 GRADWIRE_RPC_METHOD(Resident, fill)
-
-template <class F>
-absl::Status error_of(F function) {
-  try {
-    function();
-  } catch (const Error& error) {
-    return error.status();
-  }
-  return absl::OkStatus();
-}
 
 class TorchAgent : public ::testing::Test {
  protected:
@@ -119,13 +110,13 @@ TEST_F(TorchAgent, OperatorsRunByName) {
 
 TEST_F(TorchAgent, OperatorErrorsSayWhatIsWrong) {
   const absl::Status denied =
-      error_of([&] { group_[0]->rpc_sync<at::Tensor>("worker1", Op("aten::from_file"), std::string("x")); });
+      status_of([&] { group_[0]->rpc_sync<at::Tensor>("worker1", Op("aten::from_file"), std::string("x")); });
   EXPECT_TRUE(absl::IsPermissionDenied(denied)) << denied;
   EXPECT_THAT(std::string(denied.message()), HasSubstr("aten::from_file"));
   const absl::Status wrong =
-      error_of([&] { group_[0]->rpc_sync<at::Tensor>("worker1", Op("aten::add"), true); });
+      status_of([&] { group_[0]->rpc_sync<at::Tensor>("worker1", Op("aten::add"), true); });
   EXPECT_TRUE(absl::IsInvalidArgument(wrong)) << wrong;
-  const absl::Status shapes = error_of(
+  const absl::Status shapes = status_of(
       [&] { group_[0]->rpc_sync<at::Tensor>("worker1", Op("aten::add"), at::rand({2}), at::rand({3})); });
   EXPECT_EQ(shapes.code(), absl::StatusCode::kUnknown);
   EXPECT_EQ(worker_of(shapes), "worker1");
@@ -141,7 +132,7 @@ TEST_F(TorchAgent, TorchScriptFunctionsRunByName) {
       group_[0]->rpc_sync<c10::IValue>("worker1", Script("torch_agent_test.twice"), x, kw("times", 3));
   EXPECT_TRUE(at::equal(third.toTensor(), x * 3));
   const absl::Status unknown =
-      error_of([&] { group_[0]->rpc_sync<at::Tensor>("worker1", Script("torch_agent_test.thrice"), x); });
+      status_of([&] { group_[0]->rpc_sync<at::Tensor>("worker1", Script("torch_agent_test.thrice"), x); });
   EXPECT_TRUE(absl::IsNotFound(unknown)) << unknown;
 }
 

@@ -94,6 +94,24 @@ TEST_F(FailureDetectorTest, RefusedTwiceIsDeadForGood) {
   EXPECT_EQ(detector_.state(kPeer), State::kDead);
 }
 
+TEST_F(FailureDetectorTest, RefusalBeforeAConnectionDoesNotCountAfterIt) {
+  Actions actions;
+  for (int i = 0; i < 5; ++i) {
+    connect();
+    detector_.disconnected(kPeer, now_, actions);
+    detector_.refused(kPeer, now_, actions);
+    EXPECT_EQ(detector_.state(kPeer), State::kSuspect);
+  }
+}
+
+TEST_F(FailureDetectorTest, WhatWasReadAfterTheConnectionBrokeIsNoSignOfLife) {
+  connect();
+  Actions actions;
+  detector_.disconnected(kPeer, now_, actions);
+  detector_.heard(kPeer, now_, actions);
+  EXPECT_EQ(detector_.state(kPeer), State::kSuspect);
+}
+
 TEST_F(FailureDetectorTest, UnreachableIsNoEvidence) {
   connect();
   Actions actions;

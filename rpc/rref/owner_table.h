@@ -62,6 +62,8 @@ class OwnerTable {
   std::vector<Fork> forks_of(uint64_t holder, uint64_t allocator) const;
   std::size_t size() const { return entries_.size(); }
   std::size_t remembered_deletes() const;
+  // Lost holders whose forks have not been dropped.
+  std::size_t unreleased() const { return unreleased_.size(); }
   bool remembers(uint64_t holder) const { return deleted_.contains(holder); }
 
   // Tables in the same state have the same hash: for those who explore states.

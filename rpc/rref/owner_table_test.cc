@@ -78,7 +78,9 @@ TEST(OwnerTable, LostHoldersForksStayUntilTheyAreReleased) {
   EXPECT_TRUE(table.has_forks_of(kA));
   EXPECT_TRUE(table.delete_fork(kRref, {kA, 2}, kA, false).empty());
   EXPECT_TRUE(table.has_fork(kRref, {kA, 2}));
+  EXPECT_EQ(table.unreleased(), 1u);
   EXPECT_EQ(table.release_lost(), OwnerTable::Freed{kRref});
+  EXPECT_EQ(table.unreleased(), 0u);
   EXPECT_FALSE(table.has_forks_of(kA));
   EXPECT_TRUE(table.contains({kA, 9}));
 }
