@@ -13,11 +13,11 @@ void ActiveContextSlot::set(Value value) {
   if (value == nullptr && value_ == nullptr) return;
   const uint64_t thread = at::RecordFunction::currentThreadId();
   const uint64_t now = at::sequence_number::peek();
-  if (value_ != nullptr && now == entered_at_) value_->timeline->leave_unused(*value_->frame, thread, now);
+  if (value_ != nullptr && now == entered_at_) value_->timeline().leave_unused(*value_->frame(), thread, now);
   // The old one is destroyed at the end.
   value_.swap(value);
   entered_at_ = now;
-  if (value_ != nullptr) value_->timeline->enter(value_->frame, thread, now);
+  if (value_ != nullptr) value_->timeline().enter(value_->frame(), thread, now);
 }
 
 const bool ActiveContextSlot::registered_ = [] {

@@ -14,44 +14,45 @@ namespace gradwire::autograd {
 // that it serves. It names the context by id alone: a state captured for later must not keep a context alive.
 //
 // There is one object for each frame of a context's timeline on a worker. All of them share the end and the
-// timeline. Every thread slot and every captured state of the context holds one of these objects, so end()
-// takes effect in all of them: a context can end while other threads, or outer frames of the same thread,
-// still have it in their slots. Thread-safe.
+// timeline, which are one allocation: programs open a context in every training step. Every thread slot and
+// every captured state of the context holds one of these objects, so end() takes effect in all of them: a
+// context can end while other threads, or outer frames of the same thread, still have it in their slots.
+// Thread-safe.
 class ActiveContext {
+  struct Shared {
+    Timeline timeline;
+    std::atomic<bool> ended{false};
+  };
+  // Only serving() has one, which make_shared needs.
+  struct Key {};
+
  public:
   // In the frame of the program that opened the context.
   ActiveContext(const rpc::Id& context, uint64_t worker)
-      : id(context),
-        self(worker),
-        timeline(std::make_shared<Timeline>()),
-        frame(timeline->add_frame({})),
-        ended_(std::make_shared<std::atomic<bool>>(false)) {}
+      : id(context), self(worker), shared_(std::make_shared<Shared>()), frame_(shared_->timeline.program()) {}
+  ActiveContext(Key, const ActiveContext& other, std::shared_ptr<Timeline::Frame> served)
+      : id(other.id), self(other.self), shared_(other.shared_), frame_(std::move(served)) {}
 
   // The same context, for a thread that serves the call with this path.
   std::shared_ptr<const ActiveContext> serving(Timeline::Path path) const {
-    return std::shared_ptr<const ActiveContext>(
-        new ActiveContext(*this, timeline->add_frame(std::move(path))));
+    return std::make_shared<const ActiveContext>(Key(), *this, timeline().add_frame(std::move(path)));
   }
 
   // The context was released on this worker. It is not current anywhere from now on.
-  void end() { ended_->store(true, std::memory_order_release); }
-  bool ended() const { return ended_->load(std::memory_order_acquire); }
+  void end() { shared_->ended.store(true, std::memory_order_release); }
+  bool ended() const { return shared_->ended.load(std::memory_order_acquire); }
+
+  // Lives as long as an object of the context.
+  Timeline& timeline() const { return shared_->timeline; }
+  const std::shared_ptr<Timeline::Frame>& frame() const { return frame_; }
 
   const rpc::Id id;
   // The incarnation of the agent on whose behalf this thread works.
   const uint64_t self;
-  const std::shared_ptr<Timeline> timeline;
-  const std::shared_ptr<Timeline::Frame> frame;
 
  private:
-  ActiveContext(const ActiveContext& other, std::shared_ptr<Timeline::Frame> served)
-      : id(other.id),
-        self(other.self),
-        timeline(other.timeline),
-        frame(std::move(served)),
-        ended_(other.ended_) {}
-
-  const std::shared_ptr<std::atomic<bool>> ended_;
+  const std::shared_ptr<Shared> shared_;
+  const std::shared_ptr<Timeline::Frame> frame_;
 };
 
 // The execution slot of the active context. Unlike ExecutionSlot it tells the timeline which thread works for

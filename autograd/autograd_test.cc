@@ -3,7 +3,6 @@
 #include <torch/torch.h>
 
 #include <atomic>
-#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -11,6 +10,7 @@
 
 #include "autograd/engine.h"
 #include "base/error.h"
+#include "base/testing/status_of.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "rpc/call.h"
@@ -134,16 +134,6 @@ void expect_no_contexts(const Group& group) {
   }
 }
 
-absl::Status error_of(const std::function<void()>& function, std::string* worker = nullptr) {
-  try {
-    function();
-  } catch (const Error& error) {
-    if (worker != nullptr) *worker = error.worker();
-    return error.status();
-  }
-  return absl::OkStatus();
-}
-
 class Backward : public testing::TestWithParam<Mode> {
  protected:
   BackwardOptions options() const { return {.mode = GetParam(), .timeout = absl::Seconds(30)}; }
@@ -216,7 +206,7 @@ TEST_P(Backward, RetainedGraphGivesTheSameAgainAndAddsUp) {
   backward(context, {loss}, options());
   EXPECT_TRUE(torch::equal(get_gradients(context).at(x), 2 * once));
   EXPECT_TRUE(torch::equal(layer.rpc_sync<&Layer::gradient>(context.id()), 2 * there));
-  EXPECT_EQ(error_of([&] { backward(context, {loss}, options()); }).code(), absl::StatusCode::kUnknown);
+  EXPECT_EQ(status_of([&] { backward(context, {loss}, options()); }).code(), absl::StatusCode::kUnknown);
 }
 
 TEST_P(Backward, ErrorInANodeKeepsMessageAndWorker) {
@@ -227,12 +217,11 @@ TEST_P(Backward, ErrorInANodeKeepsMessageAndWorker) {
   RRef<Layer> second = group[0]->remote<Layer>("worker2", torch::ones({3}));
   Context context;
   Tensor y = second.rpc_sync<&Layer::broken>(first.rpc_sync<&Layer::forward>(x));
-  std::string worker;
-  const absl::Status status = error_of([&] { backward(context, {y.sum()}, options()); }, &worker);
+  const absl::Status status = status_of([&] { backward(context, {y.sum()}, options()); });
   EXPECT_EQ(status.code(), absl::StatusCode::kUnknown);
   EXPECT_THAT(std::string(status.message()), HasSubstr("the hook broke"));
   EXPECT_THAT(std::string(status.message()), HasSubstr("MulBackward0"));
-  EXPECT_EQ(worker, "worker2");
+  EXPECT_EQ(worker_of(status), "worker2");
   // The context remains usable.
   Tensor again = first.rpc_sync<&Layer::forward>(x);
   if (GetParam() == Mode::kSmart) backward(context, {again.sum()}, options());
@@ -246,7 +235,7 @@ TEST_P(Backward, WorkerLostDuringThePassIsNamed) {
   Tensor y = group[0]->rpc_sync<&ping_pong>("worker1", x, std::vector<std::string>{"worker2"});
   group.kill(2);
   const absl::Time begun = absl::Now();
-  const absl::Status status = error_of([&] { backward(context, {y.sum()}, options()); });
+  const absl::Status status = status_of([&] { backward(context, {y.sum()}, options()); });
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr("worker2"));
   EXPECT_LT(absl::Now() - begun, absl::Seconds(25));
@@ -283,7 +272,7 @@ TEST(Autograd, FastModeTimesOutOnAnUnusedResult) {
   Context context;
   Tensor unused = layer.rpc_sync<&Layer::forward>(x);
   Tensor used = layer.rpc_sync<&Layer::forward>(x);
-  EXPECT_EQ(error_of([&] {
+  EXPECT_EQ(status_of([&] {
               backward(context, {used.sum()}, {.mode = Mode::kFast, .timeout = absl::Milliseconds(300)});
             }).code(),
             absl::StatusCode::kDeadlineExceeded);
@@ -348,7 +337,7 @@ TEST(Autograd, NoGradModePlantsNothing) {
     y = group[0]->rpc_sync<&identity>("worker1", x);
   }
   EXPECT_FALSE(y.requires_grad());
-  EXPECT_EQ(error_of([&] { backward(context, {y.sum()}); }).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(status_of([&] { backward(context, {y.sum()}); }).code(), absl::StatusCode::kInvalidArgument);
 }
 
 TEST(Autograd, ContextReachesHandlersAndEndsWithItsObject) {
@@ -364,15 +353,15 @@ TEST(Autograd, ContextReachesHandlersAndEndsWithItsObject) {
     EXPECT_EQ(group[0]->rpc_sync<&context_here>("worker1"), id);
     EXPECT_THAT(group[0]->rpc_sync<&open_another_context>("worker1"),
                 HasSubstr(rpc::to_string(context.full_id())));
-    EXPECT_EQ(error_of([] { Context another; }).code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_EQ(status_of([] { Context another; }).code(), absl::StatusCode::kFailedPrecondition);
     EXPECT_FALSE(layer.rpc_sync<&Layer::has_gradient>(id));
   }
   EXPECT_EQ(current_context_id(), std::nullopt);
   EXPECT_EQ(group[0]->rpc_sync<&context_here>("worker1"), 0);
   expect_no_contexts(group);
-  EXPECT_EQ(error_of([&] { get_gradients(id); }).code(), absl::StatusCode::kNotFound);
-  EXPECT_EQ(error_of([&] { layer.rpc_sync<&Layer::gradient>(id); }).code(), absl::StatusCode::kNotFound);
-  EXPECT_EQ(error_of([&] { backward(id, {torch::ones({}).requires_grad_()}); }).code(),
+  EXPECT_EQ(status_of([&] { get_gradients(id); }).code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(status_of([&] { layer.rpc_sync<&Layer::gradient>(id); }).code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(status_of([&] { backward(id, {torch::ones({}).requires_grad_()}); }).code(),
             absl::StatusCode::kNotFound);
 }
 
@@ -382,11 +371,11 @@ TEST(Autograd, RootsThatCannotBeAreRefused) {
   Context context;
   Tensor x = torch::ones({3}).requires_grad_();
   using Code = absl::StatusCode;
-  EXPECT_EQ(error_of([&] { backward(context, {}); }).code(), Code::kInvalidArgument);
-  EXPECT_EQ(error_of([&] { backward(context, {Tensor()}); }).code(), Code::kInvalidArgument);
-  EXPECT_EQ(error_of([&] { backward(context, {x}); }).code(), Code::kInvalidArgument);
-  EXPECT_EQ(error_of([&] { backward(context, {torch::ones({})}); }).code(), Code::kInvalidArgument);
-  EXPECT_EQ(error_of([&] { backward(context, {x}, {.grad_roots = {torch::ones({2})}}); }).code(),
+  EXPECT_EQ(status_of([&] { backward(context, {}); }).code(), Code::kInvalidArgument);
+  EXPECT_EQ(status_of([&] { backward(context, {Tensor()}); }).code(), Code::kInvalidArgument);
+  EXPECT_EQ(status_of([&] { backward(context, {x}); }).code(), Code::kInvalidArgument);
+  EXPECT_EQ(status_of([&] { backward(context, {torch::ones({})}); }).code(), Code::kInvalidArgument);
+  EXPECT_EQ(status_of([&] { backward(context, {x}, {.grad_roots = {torch::ones({2})}}); }).code(),
             Code::kInvalidArgument);
   backward(context, {x}, {.grad_roots = {torch::full({3}, 5.0)}});
   EXPECT_TRUE(torch::equal(get_gradients(context).at(x), torch::full({3}, 5.0)));
@@ -404,7 +393,7 @@ TEST(Autograd, TensorOfAnotherContextIsRefusedNamingBoth) {
     received = group[0]->rpc_sync<&identity>("worker1", x);
   }
   Context context;
-  const absl::Status status = error_of([&] { backward(context, {received.sum()}); });
+  const absl::Status status = status_of([&] { backward(context, {received.sum()}); });
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(status.message()), HasSubstr(rpc::to_string(first)));
   EXPECT_THAT(std::string(status.message()), HasSubstr(rpc::to_string(context.full_id())));

@@ -95,7 +95,7 @@ TEST_F(ClipGrad, NormThatIsNoNumberIsAnErrorOrIsPassedOn) {
     run_backward(context);
     const std::vector<at::Tensor> before = pair_.gradients(context);
     const absl::Status status =
-        error_of([&] { clip_grad_norm_(context, parameters, 1, 2, /*error_if_nonfinite=*/true); });
+        status_of([&] { clip_grad_norm_(context, parameters, 1, 2, /*error_if_nonfinite=*/true); });
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
     EXPECT_THAT(std::string(status.message()), HasSubstr("nan"));
     const std::vector<at::Tensor> after = pair_.gradients(context);
@@ -157,12 +157,12 @@ TEST_F(ClipGrad, LimitsBelowZeroAndReleasedContextsAreRefused) {
   {
     Context context;
     id = context.id();
-    EXPECT_EQ(error_of([&] { clip_grad_norm_(context, pair_.parameters, -1); }).code(),
+    EXPECT_EQ(status_of([&] { clip_grad_norm_(context, pair_.parameters, -1); }).code(),
               absl::StatusCode::kInvalidArgument);
-    EXPECT_EQ(error_of([&] { clip_grad_value_(context, pair_.parameters, std::nan("")); }).code(),
+    EXPECT_EQ(status_of([&] { clip_grad_value_(context, pair_.parameters, std::nan("")); }).code(),
               absl::StatusCode::kInvalidArgument);
   }
-  EXPECT_EQ(error_of([&] { clip_grad_norm_(id, pair_.parameters, 1); }).code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(status_of([&] { clip_grad_norm_(id, pair_.parameters, 1); }).code(), absl::StatusCode::kNotFound);
 }
 
 }  // namespace

@@ -16,6 +16,7 @@
 #include "autograd/autograd.h"
 #include "base/error.h"
 #include "base/mutex.h"
+#include "base/testing/status_of.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "rpc/call.h"
@@ -56,15 +57,6 @@ GRADWIRE_RPC_METHOD(Server, forward_and_weight)
 GRADWIRE_RPC_METHOD(Server, gradient)
 
 Tensor forward_here(const Tensor& x, const Tensor& weight) { return (x * weight).tanh() * weight; }
-
-absl::Status error_of(const std::function<void()>& function) {
-  try {
-    function();
-  } catch (const Error& error) {
-    return error.status();
-  }
-  return absl::OkStatus();
-}
 
 Tensor batch(int trainer, int step) {
   return torch::sin(torch::arange(6, torch::kFloat) * (1.0 + trainer) + 0.7 * step) + 0.2 * trainer;
@@ -267,7 +259,7 @@ TEST_F(Trainers, StepThatWaitsInVainEndsWithItsDeadline) {
         AgentGuard step_guard(group[1]);
         Context context;
         backward(context, {server.rpc_sync<&Server::forward>(batch(1, 0)).sum()});
-        EXPECT_EQ(error_of([&] { optimizer.step(context); }).code(), absl::StatusCode::kDeadlineExceeded);
+        EXPECT_EQ(status_of([&] { optimizer.step(context); }).code(), absl::StatusCode::kDeadlineExceeded);
       }
     });
     other.join();
@@ -288,7 +280,7 @@ absl::Status reason_of(const std::function<void()>& step) {
   absl::Status status;
   for (int attempt = 0; attempt < 3; ++attempt) {
     const absl::Time begin = absl::Now();
-    status = error_of(step);
+    status = status_of(step);
     if (absl::Now() - begin < kReasonTimeout) break;
   }
   return status;
@@ -357,7 +349,7 @@ TEST_F(Trainers, SyncStepWithoutTheOtherEndsWithItsDeadline) {
         {server.rpc_sync<&Server::parameter>()}, torch::optim::SGDOptions(0.01),
         {.consistency = Consistency::kSync, .trainers = 2, .name = "lonely", .timeout = absl::Seconds(2)});
     Context context;
-    EXPECT_EQ(error_of([&] { optimizer.step(context); }).code(), absl::StatusCode::kDeadlineExceeded);
+    EXPECT_EQ(status_of([&] { optimizer.step(context); }).code(), absl::StatusCode::kDeadlineExceeded);
   }
   forget();
 }
@@ -379,7 +371,7 @@ TEST_F(Trainers, SyncStepEndsWhenTheOtherTrainerDies) {
     }
     std::thread death([&] { group.kill(2); });
     Context context;
-    const absl::Status status = error_of([&] { optimizer.step(context); });
+    const absl::Status status = status_of([&] { optimizer.step(context); });
     death.join();
     EXPECT_TRUE(absl::IsUnavailable(status) || absl::IsAborted(status) || absl::IsDeadlineExceeded(status))
         << status;
@@ -394,7 +386,7 @@ TEST(DistributedOptimizer, SharedNameWithOtherSettingsIsRefused) {
   RRef<Server> server = group[0]->remote<Server>("worker1", torch::ones({2}));
   RRef<Server> another = group[0]->remote<Server>("worker1", torch::ones({2}));
   auto make = [&](const RRef<Server>& of, Consistency consistency) {
-    return error_of([&] {
+    return status_of([&] {
              DistributedOptimizer<torch::optim::SGD> made({of.rpc_sync<&Server::parameter>()},
                                                           torch::optim::SGDOptions(0.1),
                                                           {.consistency = consistency, .name = "name"});

@@ -170,7 +170,7 @@ TEST(OptimizerState, StateOfAnotherOptimizerIsRefusedByName) {
   const std::string state = sgd.save();
   auto refusal = [&](auto& optimizer, const std::string& bytes) {
     const std::string before = optimizer.save();
-    const absl::Status status = error_of([&] { optimizer.load(bytes); });
+    const absl::Status status = status_of([&] { optimizer.load(bytes); });
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
     EXPECT_EQ(optimizer.save(), before);
     return std::string(status.message());
@@ -210,7 +210,7 @@ TEST(OptimizerState, BytesThatAreNoneAreRefused) {
   ASSERT_EQ(with_hash(bytes), bytes);
   std::mt19937 random(7);
   auto refuses = [&](const std::string& wrong) {
-    const absl::Status status = error_of([&] { optimizer.load(wrong); });
+    const absl::Status status = status_of([&] { optimizer.load(wrong); });
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
     EXPECT_THAT(std::string(status.message()), HasSubstr("no state that a DistributedOptimizer saved"));
   };
@@ -245,7 +245,7 @@ TEST(OptimizerState, BytesThatMeanHarmDoNone) {
       wrong[kHashAt + 8 + random() % (wrong.size() - kHashAt - 8)] = static_cast<char>(random());
       if (n <= 1) break;
     }
-    if (!error_of([&] { optimizer.load(with_hash(wrong)); }).ok()) ++refused;
+    if (!status_of([&] { optimizer.load(with_hash(wrong)); }).ok()) ++refused;
   }
   EXPECT_GT(refused, 100);
   optimizer.load(bytes);
@@ -263,7 +263,8 @@ TEST(OptimizerState, StateOfOtherMakeupIsRefusedAndTheOldOneKept) {
   auto refused = [&](const std::function<void(OptimizerFile&)>& change) {
     OptimizerFile file = read(bytes);
     change(file);
-    const absl::Status status = error_of([&] { optimizer.load(value_or_throw(write_optimizer_file(file))); });
+    const absl::Status status =
+        status_of([&] { optimizer.load(value_or_throw(write_optimizer_file(file))); });
     EXPECT_FALSE(status.ok());
     EXPECT_THAT(std::string(status.message()), HasSubstr("DistributedOptimizer<Adam>::load"));
     EXPECT_EQ(optimizer.save(), bytes);

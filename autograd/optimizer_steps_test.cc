@@ -222,11 +222,11 @@ TEST(OptimizerSteps, RateThatIsSetIsTheOneASchedulerGoesOnFrom) {
   schedule.step();
   schedule.step();
   EXPECT_EQ(optimizer.learning_rates(), std::vector<double>{2});
-  EXPECT_EQ(error_of([&] {
+  EXPECT_EQ(status_of([&] {
               optimizer.set_learning_rates({1, 2});
             }).code(),
             absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(error_of([&] { optimizer.schedulable().step(); }).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(status_of([&] { optimizer.schedulable().step(); }).code(), absl::StatusCode::kFailedPrecondition);
 }
 
 // ---- Parameters without a gradient.
@@ -265,7 +265,7 @@ TEST(OptimizerSteps, OwnerWithoutAGradientDoesNothingAndWaitsForNobody) {
   for (int i = 1; i < 4; ++i) EXPECT_TRUE(torch::equal(before[i], after[i])) << i;
   Context context;
   backward(context, {pair.loss(0)});
-  EXPECT_EQ(error_of([&] { throws_where_it_steps.step(context); }).code(), absl::StatusCode::kUnknown);
+  EXPECT_EQ(status_of([&] { throws_where_it_steps.step(context); }).code(), absl::StatusCode::kUnknown);
 }
 
 // ---- No lock over more than the parameters.
@@ -344,7 +344,7 @@ TEST(OptimizerSteps, WhatAClosureThrowsComesOutAndTheNextStepWorks) {
   EXPECT_THROW(
       optimizer.step([](const Context&) -> at::Tensor { throw std::out_of_range("no more batches"); }),
       std::out_of_range);
-  EXPECT_THAT(message_of(error_of([&] { optimizer.step([](const Context&) { return at::Tensor(); }); })),
+  EXPECT_THAT(message_of(status_of([&] { optimizer.step([](const Context&) { return at::Tensor(); }); })),
               HasSubstr("undefined"));
   optimizer.step([&](const Context& context) {
     at::Tensor loss = layer.rpc_sync<&Layer::forward>(input(0)).pow(2).sum();
@@ -361,12 +361,12 @@ TEST(OptimizerSteps, LbfgsSaysWhatToDoInstead) {
   DistributedOptimizer<torch::optim::LBFGS> optimizer(pair.parameters, lbfgs_options());
   {
     Context context;
-    const absl::Status status = error_of([&] { optimizer.step(context); });
+    const absl::Status status = status_of([&] { optimizer.step(context); });
     EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
     EXPECT_THAT(message_of(status), HasSubstr("step(closure)"));
   }
   const absl::Status status =
-      error_of([&] { optimizer.step([&](const Context&) { return torch::zeros({}); }); });
+      status_of([&] { optimizer.step([&](const Context&) { return torch::zeros({}); }); });
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(message_of(status), AllOf(HasSubstr("worker1"), HasSubstr("worker2")));
 }
@@ -397,7 +397,7 @@ TEST(OptimizerSteps, ErrorOfAStepNamesFunctionWorkerAndWhatTheOthersDid) {
   DistributedOptimizer<ThrowingOptimizer> optimizer(pair.parameters, CustomOptions());
   Context context;
   backward(context, {pair.layers[1].rpc_sync<&Layer::forward>(input(0)).sum()});
-  const absl::Status status = error_of([&] { optimizer.step(context); });
+  const absl::Status status = status_of([&] { optimizer.step(context); });
   EXPECT_EQ(status.code(), absl::StatusCode::kUnknown);
   EXPECT_EQ(worker_of(status), "worker2");
   EXPECT_THAT(message_of(status),
@@ -411,7 +411,7 @@ TEST(OptimizerSteps, WhatCannotBeMadeIsRefusedWithTheReason) {
   Pair pair(group);
   using Sgd = DistributedOptimizer<torch::optim::SGD>;
   auto refusal = [&](const std::vector<Sgd::Group>& groups, const torch::optim::SGDOptions& options) {
-    const absl::Status status = error_of([&] { Sgd optimizer(groups, options); });
+    const absl::Status status = status_of([&] { Sgd optimizer(groups, options); });
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
     return message_of(status);
   };
@@ -425,7 +425,7 @@ TEST(OptimizerSteps, WhatCannotBeMadeIsRefusedWithTheReason) {
               AllOf(HasSubstr("group 1"), HasSubstr("twice"), HasSubstr("worker2")));
   EXPECT_THAT(refusal({{.parameters = pair.parameters}}, torch::optim::SGDOptions(-1)),
               AllOf(HasSubstr("making SGD"), HasSubstr("Invalid learning rate: -1")));
-  EXPECT_THAT(message_of(error_of([&] {
+  EXPECT_THAT(message_of(status_of([&] {
                 DistributedOptimizer<ThrowingOptimizer> two(
                     {{.parameters = {pair.parameters[0]}}, {.parameters = {pair.parameters[1]}}},
                     CustomOptions());
@@ -440,7 +440,7 @@ TEST(OptimizerSteps, SharedNameWithOtherOptionsIsRefused) {
   DistributedOptimizer<torch::optim::Adam> first(pair.parameters, adam_options(), {.name = "shared"});
   first.set_learning_rate(0.001);
   DistributedOptimizer<torch::optim::Adam> same(pair.parameters, adam_options(), {.name = "shared"});
-  const absl::Status status = error_of([&] {
+  const absl::Status status = status_of([&] {
     DistributedOptimizer<torch::optim::Adam> other(pair.parameters, adam_options().eps(1e-3),
                                                    {.name = "shared"});
   });

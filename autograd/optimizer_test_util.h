@@ -9,7 +9,7 @@
 
 #include "autograd/autograd.h"
 #include "autograd/distributed_optimizer.h"
-#include "base/error.h"
+#include "base/testing/status_of.h"
 #include "rpc/call.h"
 #include "rpc/tensor_codec.h"
 #include "rpc/testing/group.h"
@@ -109,15 +109,6 @@ inline bool equal(const std::vector<at::Tensor>& a, const std::vector<at::Tensor
     if (i >= a.size() || i >= b.size() || !torch::equal(a[i], b[i])) return false;
   }
   return true;
-}
-
-inline absl::Status error_of(const std::function<void()>& function) {
-  try {
-    function();
-  } catch (const Error& error) {
-    return error.status();
-  }
-  return absl::OkStatus();
 }
 
 // Options of which none is the default.

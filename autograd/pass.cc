@@ -50,16 +50,16 @@ Pass::Pass(std::weak_ptr<rpc::Agent> agent, const rpc::Worker& self, std::shared
       deadline_(deadline),
       ended_(std::move(ended)),
       state_({.self = self_.incarnation, .root = id_.origin, .fast = header_.fast()}),
-      executor_(std::make_shared<LocalExecutor>(
-          LocalExecutor::Options{.context = context_->id,
-                                 .self = self_.incarnation,
-                                 .retain_graph = header_.retain_graph(),
-                                 .sum_as_they_arrive = header_.sum_as_they_arrive(),
-                                 .timeline = context_->active->timeline,
-                                 .inputs_only = header_.inputs_only(),
-                                 .anomaly = header_.anomaly(),
-                                 .check_nan = header_.check_nan(),
-                                 .retained_gradients = &retained_gradients()})),
+      executor_(std::make_shared<LocalExecutor>(LocalExecutor::Options{
+          .context = context_->id,
+          .self = self_.incarnation,
+          .retain_graph = header_.retain_graph(),
+          .sum_as_they_arrive = header_.sum_as_they_arrive(),
+          .timeline = std::shared_ptr<const Timeline>(context_->active, &context_->active->timeline()),
+          .inputs_only = header_.inputs_only(),
+          .anomaly = header_.anomaly(),
+          .check_nan = header_.check_nan(),
+          .retained_gradients = &retained_gradients()})),
       wave_over_(executor_of(agent_)),
       completion_(executor_of(agent_)) {}
 

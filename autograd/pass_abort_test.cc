@@ -10,6 +10,7 @@
 #include "autograd/services.h"
 #include "autograd/statistics.h"
 #include "base/error.h"
+#include "base/testing/status_of.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "proto/autograd.pb.h"
@@ -100,15 +101,6 @@ class PassAbort : public testing::Test {
   rpc::testing::Group group_;
 };
 
-absl::Status error_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return error.status();
-  }
-  return absl::OkStatus();
-}
-
 TEST_F(PassAbort, ReleasingTheContextEndsItsPassEverywhere) {
   absl::Status status;
   auto context = std::make_unique<std::optional<Context>>();
@@ -122,7 +114,7 @@ TEST_F(PassAbort, ReleasingTheContextEndsItsPassEverywhere) {
     const rpc::Id id = (**context).full_id();
     backward_thread = std::thread([this, y, id, &status] {
       rpc::AgentGuard guard(group_[0]);
-      status = error_of([&] { backward(id, {y}); });
+      status = status_of([&] { backward(id, {y}); });
     });
     halt().reached.future().wait();
     context->reset();
@@ -143,7 +135,7 @@ TEST_F(PassAbort, ContextDestroyedInAHookOfItsOwnBackwardIsNotCurrentAfterwards)
   Tensor y = group_[0]->rpc_sync<&twice>("worker1", x);
   Tensor z = y * 2;
   z.register_hook([&context](const Tensor&) { context.reset(); });
-  const absl::Status status = error_of([&] { backward(id, {z.sum()}); });
+  const absl::Status status = status_of([&] { backward(id, {z.sum()}); });
   EXPECT_EQ(status.code(), absl::StatusCode::kAborted) << status;
   EXPECT_EQ(current_context_id(), std::nullopt);
   expect_next_context_works();
@@ -169,7 +161,7 @@ TEST_F(PassAbort, ContextThatAnExceptionUnwindsInItsOwnBackwardIsNotCurrentAfter
     const std::unique_ptr<Context> unwound = std::move(context);
     throw std::runtime_error("this hook has had enough");
   });
-  EXPECT_FALSE(error_of([&] { backward(id, {z.sum()}); }).ok());
+  EXPECT_FALSE(status_of([&] { backward(id, {z.sum()}); }).ok());
   EXPECT_EQ(current_context_id(), std::nullopt);
   expect_next_context_works();
   expect_nothing_left({0, 1, 2});
@@ -199,7 +191,7 @@ TEST_F(PassAbort, WorkerTwoHopsAwayThatDiesInTheRunIsNamed) {
       group_.kill(2);
       release.join();
     });
-    status = error_of([&] { backward(context, {y}, {.timeout = absl::Seconds(60)}); });
+    status = status_of([&] { backward(context, {y}, {.timeout = absl::Seconds(60)}); });
     killer.join();
   }
   // Whether the gradient had left before the end is open.
@@ -217,7 +209,7 @@ TEST_F(PassAbort, WorkerLostBeforeThePassIsNamed) {
     Tensor x = at::ones({2}).set_requires_grad(true);
     Tensor y = group_[0]->rpc_sync<&pass_on>("worker1", x, "worker2").sum();
     group_.kill(2);
-    const absl::Status status = error_of([&] { backward(context, {y}, {.timeout = absl::Seconds(60)}); });
+    const absl::Status status = status_of([&] { backward(context, {y}, {.timeout = absl::Seconds(60)}); });
     EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
     EXPECT_EQ(worker_of(status), "worker2") << status;
   }
@@ -229,7 +221,8 @@ TEST_F(PassAbort, HandlerThatFailsInTheForwardLeavesTheContextUsable) {
   Context context;
   Tensor x = at::ones({2}).set_requires_grad(true);
   Tensor y = group_[0]->rpc_sync<&twice>("worker1", x);
-  EXPECT_EQ(error_of([&] { group_[0]->rpc_sync<&refuse>("worker1", y); }).code(), absl::StatusCode::kUnknown);
+  EXPECT_EQ(status_of([&] { group_[0]->rpc_sync<&refuse>("worker1", y); }).code(),
+            absl::StatusCode::kUnknown);
   backward(context, {group_[0]->rpc_sync<&twice>("worker2", y).sum()});
   EXPECT_TRUE(at::equal(get_gradients(context).at(x), at::full({2}, 4.0)));
 }

@@ -455,6 +455,21 @@ TEST(PassState, FailureInTheFastModeIsToldToTheRoot) {
   EXPECT_EQ(actions.abort, std::vector<uint64_t>{3});
 }
 
+TEST(PassState, OnlyThoseWhoTakePartEndThePassByTheirLoss) {
+  PassState state({.self = 2, .root = 1});
+  state.counted(1);
+  state.shipping(3);
+  state.shipping(4);
+  PassState::Actions actions;
+  state.worker_lost(7, absl::UnavailableError("a stranger"), actions);
+  EXPECT_FALSE(actions.ended);
+  state.worker_lost(3, absl::UnavailableError("a partner"), actions);
+  EXPECT_TRUE(actions.ended);
+  EXPECT_EQ(actions.status.message(), "a partner");
+  // There is nobody to tell at the lost one.
+  EXPECT_EQ(actions.abort, std::vector<uint64_t>{4});
+}
+
 TEST(PassState, FirstErrorWinsAndLaterMessagesGetIt) {
   PassState state({.self = 2, .root = 1});
   PassState::Actions actions;

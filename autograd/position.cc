@@ -8,7 +8,7 @@ namespace gradwire::autograd {
 void write_position(const ActiveContext& active, PositionField& out) {
   // A number of its own, which no node has.
   const uint64_t now = at::sequence_number::get_and_increment();
-  const Timeline::Path path = active.timeline->path_of_call(at::RecordFunction::currentThreadId(), now);
+  const Timeline::Path path = active.timeline().path_of_call(at::RecordFunction::currentThreadId(), now);
   out.Reserve(static_cast<int>(2 * path.size()));
   for (const Timeline::Moment& moment : path) {
     out.Add(moment.stretch);

@@ -28,8 +28,8 @@ TEST(Position, CallIsReadWhereItWasMade) {
   EXPECT_EQ((*path)[0], (Timeline::Moment{3, 14}));
   EXPECT_EQ((*path)[1], (Timeline::Moment{1, 5}));
   const uint64_t thread = at::RecordFunction::currentThreadId();
-  EXPECT_LT(active->timeline->place(thread, before).moment, (*path)[2]);
-  EXPECT_LT((*path)[2], active->timeline->place(thread, after).moment);
+  EXPECT_LT(active->timeline().place(thread, before).moment, (*path)[2]);
+  EXPECT_LT((*path)[2], active->timeline().place(thread, after).moment);
 }
 
 TEST(Position, HalfPairsAndTooDeepCallsAreRefused) {
@@ -47,12 +47,12 @@ TEST(Position, HalfPairsAndTooDeepCallsAreRefused) {
 TEST(ActiveContextSlot, ThreadThatMakesNothingLeavesNoTrace) {
   const auto active = active_in({});
   for (int i = 0; i < 10; ++i) ActiveContextSlot::Scope scope(active);
-  EXPECT_EQ(active->timeline->stretches(), 0u);
+  EXPECT_EQ(active->timeline().stretches(), 0u);
   {
     ActiveContextSlot::Scope scope(active);
     at::sequence_number::get_and_increment();
   }
-  EXPECT_EQ(active->timeline->stretches(), 1u);
+  EXPECT_EQ(active->timeline().stretches(), 1u);
 }
 
 }  // namespace

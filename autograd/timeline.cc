@@ -4,6 +4,12 @@
 #include <utility>
 
 namespace gradwire::autograd {
+namespace {
+
+// For searches among threads, which are sorted by id.
+constexpr auto kBefore = [](const auto& thread, uint64_t id) { return thread.id < id; };
+
+}  // namespace
 
 std::shared_ptr<Timeline::Frame> Timeline::add_frame(Path path) {
   MutexLock lock(mutex_);
@@ -12,7 +18,9 @@ std::shared_ptr<Timeline::Frame> Timeline::add_frame(Path path) {
 
 void Timeline::enter(const std::shared_ptr<Frame>& frame, uint64_t thread, uint64_t number) {
   MutexLock lock(mutex_);
-  std::vector<Stretch>& stretches = threads_[thread];
+  auto found = std::lower_bound(threads_.begin(), threads_.end(), thread, kBefore);
+  if (found == threads_.end() || found->id != thread) found = threads_.insert(found, Thread{thread, {}});
+  absl::InlinedVector<Stretch, 1>& stretches = found->stretches;
   // The thread goes on where it stopped, and nobody has worked for the frame in the meantime.
   if (!stretches.empty() && stretches.back().frame == frame &&
       stretches.back().stretch == frame->last_stretch_) {
@@ -26,19 +34,19 @@ void Timeline::leave_unused(const Frame& frame, uint64_t thread, uint64_t number
   // Destroyed without the lock.
   std::shared_ptr<Frame> dropped;
   MutexLock lock(mutex_);
-  auto found = threads_.find(thread);
-  if (found == threads_.end() || found->second.empty()) return;
-  Stretch& last = found->second.back();
+  auto found = std::lower_bound(threads_.begin(), threads_.end(), thread, kBefore);
+  if (found == threads_.end() || found->id != thread || found->stretches.empty()) return;
+  Stretch& last = found->stretches.back();
   if (last.frame.get() != &frame || last.begin != number) return;
   dropped = std::move(last.frame);
-  found->second.pop_back();
+  found->stretches.pop_back();
 }
 
 Timeline::Place Timeline::place(uint64_t thread, uint64_t number) const {
   MutexLock lock(mutex_);
-  auto found = threads_.find(thread);
-  if (found == threads_.end()) return {nullptr, {thread, number}};
-  const std::vector<Stretch>& stretches = found->second;
+  const auto found = std::lower_bound(threads_.begin(), threads_.end(), thread, kBefore);
+  if (found == threads_.end() || found->id != thread) return {nullptr, {thread, number}};
+  const absl::InlinedVector<Stretch, 1>& stretches = found->stretches;
   auto next = stretches.end();
   if (!stretches.empty() && stretches.back().begin > number) {
     next = std::upper_bound(stretches.begin(), stretches.end(), number,
@@ -75,7 +83,7 @@ bool Timeline::older(const Place& a, const Place& b) {
 std::size_t Timeline::stretches() const {
   MutexLock lock(mutex_);
   std::size_t count = 0;
-  for (const auto& [thread, stretches] : threads_) count += stretches.size();
+  for (const Thread& thread : threads_) count += thread.stretches.size();
   return count;
 }
 

@@ -4,9 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/container/inlined_vector.h"
 #include "base/mutex.h"
 
@@ -41,6 +39,7 @@ class Timeline {
 
   class Frame {
    public:
+    Frame() = default;
     Frame(Path path, uint64_t number) : path_(std::move(path)), number_(number) {}
 
    private:
@@ -48,7 +47,7 @@ class Timeline {
 
     const Path path_;
     // Unique in the timeline.
-    const uint64_t number_;
+    const uint64_t number_ = 0;
     // Guarded by the timeline's mutex: how many stretches have begun, and which one did last.
     uint64_t stretches_ = 0;
     uint64_t last_stretch_ = 0;
@@ -61,6 +60,8 @@ class Timeline {
     Moment moment;
   };
 
+  // The frame of the program that opened the context. Valid while the timeline lives.
+  std::shared_ptr<Frame> program() { return std::shared_ptr<Frame>(std::shared_ptr<void>(), &program_); }
   std::shared_ptr<Frame> add_frame(Path path);
 
   // The calling thread, known as `thread`, works for `frame` from its number `number` on.
@@ -86,10 +87,18 @@ class Timeline {
     uint64_t stretch = 0;
   };
 
+  // The stretches of one thread, in ascending order of `begin`.
+  struct Thread {
+    uint64_t id = 0;
+    absl::InlinedVector<Stretch, 1> stretches;
+  };
+
+  Frame program_;
+
   mutable Mutex mutex_;
   uint64_t frames_ ABSL_GUARDED_BY(mutex_) = 0;
-  // Of each thread, in ascending order of `begin`.
-  absl::flat_hash_map<uint64_t, std::vector<Stretch>> threads_ ABSL_GUARDED_BY(mutex_);
+  // In ascending order of their ids. A few, in most contexts one.
+  absl::InlinedVector<Thread, 1> threads_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace gradwire::autograd

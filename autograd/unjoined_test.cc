@@ -7,6 +7,7 @@
 
 #include "autograd/optimizer_test_util.h"
 #include "autograd/statistics.h"
+#include "base/testing/status_of.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -51,15 +52,6 @@ class Unjoined : public testing::Test {
   rpc::AgentGuard guard_;
 };
 
-absl::Status error_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return error.status();
-  }
-  return absl::OkStatus();
-}
-
 // What `action` writes to standard error.
 std::string log_of(const std::function<void()>& action) {
   testing::internal::CaptureStderr();
@@ -91,7 +83,8 @@ TEST_F(Unjoined, ForwardBeforeTheContextWarnsOnceAndNamesTheWorker) {
 TEST_F(Unjoined, RequireJoinedFailsThePass) {
   const Tensor y = twice_at("worker1", leaf());
   Context context;
-  const absl::Status status = error_of([&] { backward(context, {(y * 3).sum()}, {.require_joined = true}); });
+  const absl::Status status =
+      status_of([&] { backward(context, {(y * 3).sum()}, {.require_joined = true}); });
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr("\"worker1\" sent outside every context"));
   EXPECT_TRUE(get_gradients(context).empty());
@@ -101,7 +94,7 @@ TEST_F(Unjoined, TensorThatAnotherWorkerGotOutsideIsNoticedThere) {
   group_[0]->rpc_sync<&keep_twice_from>("worker1", "worker2", leaf());
   Context context;
   const Tensor loss = group_[0]->rpc_sync<&times_kept>("worker1", leaf()).sum();
-  const absl::Status status = error_of([&] { backward(context, {loss}, {.require_joined = true}); });
+  const absl::Status status = status_of([&] { backward(context, {loss}, {.require_joined = true}); });
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
   EXPECT_EQ(worker_of(status), "worker1") << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr("\"worker2\" sent outside every context"));
@@ -112,7 +105,7 @@ TEST_F(Unjoined, TensorThatAnotherWorkerGotOutsideIsNoticedThere) {
 TEST_F(Unjoined, ReferenceFetchedOutsideTheContextIsNoticed) {
   const Tensor y = group_[0]->remote<&twice>("worker1", leaf()).to_here();
   Context context;
-  EXPECT_EQ(error_of([&] { backward(context, {y.sum()}, {.require_joined = true}); }).code(),
+  EXPECT_EQ(status_of([&] { backward(context, {y.sum()}, {.require_joined = true}); }).code(),
             absl::StatusCode::kFailedPrecondition);
 }
 
@@ -172,7 +165,7 @@ TEST_F(Unjoined, RequireGradientsFailsTheStepAndChangesNothing) {
   {
     Context context;
     backward(context, {layer.rpc_sync<&Layer::forward_first>(leaf()).sum()});
-    const absl::Status status = error_of([&] { optimizer.step(context); });
+    const absl::Status status = status_of([&] { optimizer.step(context); });
     EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
     EXPECT_THAT(std::string(status.message()),
                 HasSubstr("parameter 1 of group 0, which worker \"worker1\" owns, expected"));
@@ -185,6 +178,20 @@ TEST_F(Unjoined, RequireGradientsFailsTheStepAndChangesNothing) {
   EXPECT_FALSE(at::equal(layer.rpc_sync<&Layer::values>()[0], after[0]));
 }
 
+TEST_F(Unjoined, ParameterIsNamedByItsPlaceAmongThoseOfAllOwners) {
+  const auto first = group_[0]->remote<Layer>("worker1", at::ones({2}));
+  const auto second = group_[0]->remote<Layer>("worker2", at::ones({2}));
+  auto parameters = first.rpc_sync<&Layer::parameters>();
+  for (auto& parameter : second.rpc_sync<&Layer::parameters>()) parameters.push_back(parameter);
+  Sgd optimizer(parameters, torch::optim::SGDOptions(0.5), {.require_gradients = true});
+  Context context;
+  backward(context, {first.rpc_sync<&Layer::forward>(leaf()).sum()});
+  const absl::Status status = status_of([&] { optimizer.step(context); });
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("parameter 2 of group 0, which worker \"worker2\" owns"));
+}
+
 // Nothing comes back that could carry a mark.
 TEST_F(Unjoined, OneWaySendOutsideTheContextIsNoticedByTheOptimizerAlone) {
   const auto layer = group_[0]->remote<Layer>("worker1", at::ones({2}));
@@ -193,7 +200,7 @@ TEST_F(Unjoined, OneWaySendOutsideTheContextIsNoticedByTheOptimizerAlone) {
   group_[0]->rpc_sync<&keep>("worker1", leaf());
   Context context;
   backward(context, {group_[0]->rpc_sync<&times_kept>("worker1", leaf()).sum()}, {.require_joined = true});
-  EXPECT_EQ(error_of([&] { optimizer.step(context); }).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(status_of([&] { optimizer.step(context); }).code(), absl::StatusCode::kFailedPrecondition);
 }
 
 TEST_F(Unjoined, GatheredStepNeedsAGradientFromOneTrainerOnly) {
@@ -211,7 +218,7 @@ TEST_F(Unjoined, GatheredStepNeedsAGradientFromOneTrainerOnly) {
     } else {
       backward(context, {early.sum()});
     }
-    return error_of([&] { optimizer.step(context); });
+    return status_of([&] { optimizer.step(context); });
   };
   for (bool one_is_joined : {true, false}) {
     absl::Status other;
