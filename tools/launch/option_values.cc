@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "base/error.h"
+#include "base/name.h"
 
 namespace gradwire::tools {
 namespace {
@@ -42,6 +43,14 @@ absl::Status parse_host_port(absl::string_view text, HostPort& endpoint) {
   absl::Status status = parse_name(host, endpoint.host);
   if (status.ok() && has_port) status = parse_int(port, 0, kMaxPort, endpoint.port);
   return with_context(status, absl::StrCat("\"", text, "\""));
+}
+
+// Workers are named by their role and a number.
+absl::Status parse_role_name(absl::string_view text, std::string& name) {
+  constexpr std::size_t kDigits = 10;
+  GRADWIRE_RETURN_IF_ERROR(check_name("role", text, kMaxNameLength - kDigits));
+  name = std::string(text);
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -112,13 +121,13 @@ absl::Status parse_ranks(absl::string_view text, std::set<int>& ranks) {
 absl::Status parse_roles(absl::string_view text, std::vector<RoleCount>& roles) {
   if (!absl::StrContains(text, ':')) {
     roles.emplace_back();
-    return parse_name(text, roles.back().name);
+    return parse_role_name(text, roles.back().name);
   }
   for (absl::string_view part : absl::StrSplit(text, ',')) {
     const std::vector<absl::string_view> pair = absl::StrSplit(part, ':');
     if (pair.size() != 2) return absl::InvalidArgumentError(absl::StrCat("\"", part, "\" is not NAME:COUNT"));
     RoleCount role;
-    GRADWIRE_RETURN_IF_ERROR(parse_name(pair[0], role.name));
+    GRADWIRE_RETURN_IF_ERROR(parse_role_name(pair[0], role.name));
     absl::Status status = parse_int(pair[1], 1, kMaxWorkersPerNode, role.count);
     if (!status.ok()) return with_context(status, absl::StrCat("\"", part, "\""));
     roles.push_back(std::move(role));

@@ -410,6 +410,8 @@ TEST(ParseLaunchOptions, BadCommandLinesAreRefusedByName) {
       {{"--role=a:0", "p"}, {"--role", "a:0"}},
       {{"--role=a:1:2", "p"}, {"--role", "NAME:COUNT"}},
       {{"--role=:2", "p"}, {"--role"}},
+      {{"--role=a/b:2", "p"}, {"--role", "a/b", "A-Z"}},
+      {{"--role=a b", "p"}, {"--role", "a b", "A-Z"}},
       {{"--role=a:1,b:4", "--nproc_per_node=4", "p"}, {"5 workers", "--nproc_per_node says 4"}},
       {{"--role=a:4000,b:4000", "p"}, {"--role", "8000", "4096"}},
       {{"--standalone=yes", "p"}, {"--standalone", "no value"}},

@@ -275,6 +275,26 @@ TEST_F(RendezvousTest, TheFirstNodeThatSaysItNamesTheJob) {
   EXPECT_EQ(b.news().round.run_id, "job");
 }
 
+TEST_F(RendezvousTest, NoMoreOfThoseThatWaitComeInThanThereIsRoomFor) {
+  const Settings settings{.min_nodes = 1, .max_nodes = 2, .max_restarts = 3};
+  Rendezvous& a = add("a", settings);
+  Rendezvous& b = add("b", settings);
+  settle();
+  ASSERT_EQ(a.news().kind, Kind::kRun);
+  add("c", settings);
+  add("d", settings);
+  settle();
+  ASSERT_EQ(record().waiting.size(), 2u);
+  crash(b);
+  pass(absl::Seconds(30));
+  ASSERT_EQ(a.news().kind, Kind::kStop);
+  a.ready(now_);
+  pass(absl::Seconds(31));
+  EXPECT_EQ(a.news().kind, Kind::kRun);
+  EXPECT_EQ(record().participants.size(), 2u);
+  EXPECT_EQ(record().waiting.size(), 1u);
+}
+
 TEST_F(RendezvousTest, NodeTakenForLostStopsAndEntersAgain) {
   const Settings settings{.min_nodes = 1, .max_nodes = 2, .max_restarts = 1};
   Rendezvous& a = add("a", settings);
