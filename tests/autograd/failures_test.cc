@@ -13,6 +13,7 @@
 #include "autograd/autograd.h"
 #include "base/error.h"
 #include "base/mutex.h"
+#include "base/testing/status_of.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "rpc/rpc.h"
@@ -24,6 +25,7 @@ using absl::StatusCode;
 using at::Tensor;
 using gradwire::Error;
 using gradwire::Future;
+using gradwire::status_of;
 using gradwire::autograd::BackwardOptions;
 using gradwire::autograd::Context;
 using gradwire::autograd::get_gradients;
@@ -91,16 +93,6 @@ GRADWIRE_RPC(through)
 GRADWIRE_RPC(runs_script_first)
 GRADWIRE_RPC(backward_here)
 
-absl::Status error_of(const std::function<void()>& function, std::string* worker = nullptr) {
-  try {
-    function();
-  } catch (const Error& error) {
-    if (worker != nullptr) *worker = error.worker();
-    return error.status();
-  }
-  return absl::OkStatus();
-}
-
 // How backward_here ended.
 struct Ended {
   absl::Notification done;
@@ -109,7 +101,7 @@ struct Ended {
 std::shared_ptr<Ended> ended;
 
 int64_t backward_here(int64_t context, const Tensor& loss) {
-  ended->status = error_of([&] { gradwire::autograd::backward(context, {loss.sum()}, kOptions); });
+  ended->status = status_of([&] { gradwire::autograd::backward(context, {loss.sum()}, kOptions); });
   ended->done.Notify();
   return 0;
 }
@@ -121,14 +113,14 @@ TEST(Failures, HandlerErrorLeavesTheContextUsable) {
   Context context;
   const Tensor before = rpc_sync<&triple>("worker1", x);
   for (int round = 0; round < 3; ++round) {
-    absl::Status status = error_of([&] { rpc_sync<&fails_after_a_call>("worker1", before, "worker2"); });
+    absl::Status status = status_of([&] { rpc_sync<&fails_after_a_call>("worker1", before, "worker2"); });
     EXPECT_EQ(status.code(), StatusCode::kUnknown);
     EXPECT_THAT(std::string(status.message()), HasSubstr("the handler broke"));
-    status = error_of([&] { rpc_sync<&fails_in_a_coroutine>("worker1", before, "worker2"); });
+    status = status_of([&] { rpc_sync<&fails_in_a_coroutine>("worker1", before, "worker2"); });
     EXPECT_EQ(status.code(), StatusCode::kUnknown);
     EXPECT_THAT(std::string(status.message()), HasSubstr("the coroutine broke"));
     const RRef<Tensor> never = group[0]->remote<&fails_after_a_call>("worker1", x, "worker0");
-    status = error_of([&] { never.to_here(); });
+    status = status_of([&] { never.to_here(); });
     EXPECT_EQ(status.code(), StatusCode::kUnknown);
   }
   const Tensor after = rpc_sync<&triple>("worker2", before);
@@ -156,12 +148,12 @@ TEST(Failures, WorkerLostInTheForwardIsUnavailableAndTheRestGoesOn) {
   killer.join();
   ASSERT_TRUE(noticed);
   EXPECT_EQ(under_way.result().status().code(), StatusCode::kUnavailable) << under_way.result().status();
-  EXPECT_EQ(error_of([&] { rpc_sync<&triple>("worker2", x); }).code(), StatusCode::kUnavailable);
+  EXPECT_EQ(status_of([&] { rpc_sync<&triple>("worker2", x); }).code(), StatusCode::kUnavailable);
 
   // What it has of the graph is lost, the rest is not.
   const absl::Time begun = absl::Now();
   const absl::Status status =
-      error_of([&] { gradwire::autograd::backward(context, {(kept + lost).sum()}, kOptions); });
+      status_of([&] { gradwire::autograd::backward(context, {(kept + lost).sum()}, kOptions); });
   EXPECT_EQ(status.code(), StatusCode::kUnavailable) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr("worker2"));
   EXPECT_LT(absl::Now() - begun, kSoon);
@@ -178,7 +170,7 @@ void expect_lost_in_the_backward(const std::function<Tensor(const Tensor&)>& for
   const Tensor y = forward(x);
   script.set([&] { group.kill(victim); });
   const absl::Time begun = absl::Now();
-  const absl::Status status = error_of([&] { gradwire::autograd::backward(context, {y.sum()}, kOptions); });
+  const absl::Status status = status_of([&] { gradwire::autograd::backward(context, {y.sum()}, kOptions); });
   EXPECT_EQ(status.code(), StatusCode::kUnavailable) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr("worker2"));
   EXPECT_LT(absl::Now() - begun, kSoon);

@@ -2,7 +2,6 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
-#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -10,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "base/testing/status_of.h"
 #include "rpc/agent.h"
 #include "rpc/call.h"
 #include "tests/rpc/counting.h"
@@ -22,15 +22,6 @@ namespace {
 using ::testing::HasSubstr;
 
 std::string init_method(const char* name) { return absl::StrCat("file://", ::testing::TempDir(), "/", name); }
-
-absl::Status status_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return error.status();
-  }
-  return absl::OkStatus();
-}
 
 std::shared_ptr<Agent> start_agent(const std::string& init_method, const std::string& name, int rank,
                                    int world_size, const HeartbeatOptions& heartbeat) {

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "base/testing/eventually.h"
 
 extern char** environ;
 
@@ -52,12 +53,7 @@ ServerProcess::ServerProcess(const std::string& init_method, const std::string& 
                     absl::StrCat(absl::ToInt64Milliseconds(heartbeat.dead_after))}) {}
 
 bool reaches(const std::shared_ptr<Agent>& agent, const std::string& name, WorkerState state) {
-  const absl::Time deadline = absl::Now() + absl::Minutes(1);
-  while (agent->worker_state(name) != state) {
-    if (absl::Now() > deadline) return false;
-    absl::SleepFor(absl::Milliseconds(1));
-  }
-  return true;
+  return eventually([&] { return agent->worker_state(name) == state; });
 }
 
 }  // namespace gradwire::rpc
