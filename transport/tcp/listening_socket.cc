@@ -9,34 +9,71 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "base/error.h"
+#include "base/random_id.h"
 #include "transport/tcp/address.h"
 
 namespace gradwire::transport {
+namespace {
+
+constexpr int kAttempts = 10;
+constexpr uint64_t kLongestPauseMicroseconds = 5'000;
+
+struct Attempt {
+  Descriptor socket;
+  int error = 0;  // an errno; 0: the socket can be used
+};
+
+Attempt bind_to(const SocketAddress& address) {
+  Descriptor socket(::socket(address.storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!socket.valid()) return {.error = errno};
+  int one = 1, zero = 0;
+  // A port whose last connections linger can be listened on again; one that is in use cannot.
+  ::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
+  if (address.storage.ss_family == AF_INET6) {
+    ::setsockopt(socket.get(), IPPROTO_IPV6, IPV6_V6ONLY, &zero, sizeof(zero));
+  }
+  if (::bind(socket.get(), address.get(), address.length) != 0) return {.error = errno};
+  return {.socket = std::move(socket)};
+}
+
+// SO_REUSEADDR lets several sockets bind a port that none of them listens on yet. When two of them call listen() at the
+// same instant, Linux marks both as listening before it looks for conflicts, finds each in the way of the other, and
+// refuses both with EADDRINUSE: then nobody listens. So a socket that listen() refuses is closed, and the attempt
+// starts again after a random time. If another process listens by then, bind() fails, which is final.
+Attempt listen_at(const SocketAddress& address, internal::ListenCall listen_call) {
+  for (int attempt = 1;; ++attempt) {
+    Attempt result = bind_to(address);
+    if (result.error != 0 || listen_call(result.socket.get()) == 0) return result;
+    result = {.error = errno};
+    if (result.error != EADDRINUSE || attempt == kAttempts) return result;
+    absl::SleepFor(absl::Microseconds(static_cast<int64_t>(random_id() % kLongestPauseMicroseconds)));
+  }
+}
+
+}  // namespace
 
 absl::StatusOr<ListeningSocket> listening_socket(const std::string& host, int port) {
+  return internal::listening_socket(host, port,
+                                    [](int descriptor) { return ::listen(descriptor, SOMAXCONN); });
+}
+
+absl::StatusOr<ListeningSocket> internal::listening_socket(const std::string& host, int port,
+                                                           ListenCall listen_call) {
   GRADWIRE_ASSIGN_OR_RETURN(std::vector<SocketAddress> addresses, resolve_bind_addresses(host, port));
   std::string cause = "no address";
   for (const SocketAddress& address : addresses) {
-    Descriptor socket(::socket(address.storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-    int one = 1, zero = 0;
-    if (socket.valid()) {
-      // A port whose last connections linger can be listened on again; one that is in use cannot.
-      ::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
-      if (address.storage.ss_family == AF_INET6) {
-        ::setsockopt(socket.get(), IPPROTO_IPV6, IPV6_V6ONLY, &zero, sizeof(zero));
-      }
-    }
+    Attempt attempt = listen_at(address, listen_call);
     SocketAddress bound;
     bound.length = sizeof(bound.storage);
-    if (socket.valid() && ::bind(socket.get(), address.get(), address.length) == 0 &&
-        ::listen(socket.get(), SOMAXCONN) == 0 &&
-        ::getsockname(socket.get(), bound.get(), &bound.length) == 0) {
+    if (attempt.error == 0 && ::getsockname(attempt.socket.get(), bound.get(), &bound.length) == 0) {
       // Both families keep the port at the same place.
-      int bound_port = ntohs(reinterpret_cast<const sockaddr_in*>(&bound.storage)->sin_port);
-      return ListeningSocket{std::move(socket), bound_port};
+      const int bound_port = ntohs(reinterpret_cast<const sockaddr_in*>(&bound.storage)->sin_port);
+      return ListeningSocket{std::move(attempt.socket), bound_port};
     }
-    cause = absl::StrCat(to_string(address), ": ", std::strerror(errno));
+    cause = absl::StrCat(to_string(address), ": ", std::strerror(attempt.error != 0 ? attempt.error : errno));
   }
   return absl::UnavailableError(absl::StrCat("cannot listen on ", cause));
 }

@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "transport/descriptor.h"
 
@@ -12,7 +13,16 @@ struct ListeningSocket {
   int port = 0;
 };
 
-// A socket that listens. Unavailable with the address and the cause, such as a port that is in use.
+// A socket that listens on `host` and `port`, 0 for any free one. Of several callers that want the same port at the same
+// time, in one process or in several, exactly one gets it. Waits up to 50 ms for that.
+// Unavailable: names the address and the cause, such as a port that is in use.
 absl::StatusOr<ListeningSocket> listening_socket(const std::string& host, int port);
 
+namespace internal {
+
+// The same with another listen(2): takes a bound descriptor; returns 0, or -1 and sets errno.
+using ListenCall = absl::FunctionRef<int(int descriptor)>;
+absl::StatusOr<ListeningSocket> listening_socket(const std::string& host, int port, ListenCall listen_call);
+
+}  // namespace internal
 }  // namespace gradwire::transport
