@@ -17,6 +17,11 @@ bool Onward::contains(uint64_t sender, uint64_t message, uint32_t output) const 
   return found != messages_.end() && found->second.contains(output);
 }
 
+bool Onward::has_sender(uint64_t sender) const {
+  auto first = messages_.lower_bound({sender, 0});
+  return first != messages_.end() && first->first.first == sender;
+}
+
 void to_proto(const Onward& onward, SentTensorsField& out) {
   for (const auto& [message, outputs] : onward.messages()) {
     proto::SentTensors& sent = *out.Add();

@@ -13,8 +13,7 @@
 
 namespace gradwire::autograd {
 
-// Sent tensors, at any distance, that a gradient goes on to (proto/value.proto, Onward). As a whole it is the plan of
-// a backward pass: what its wave of MARKs would find.
+// Sent tensors, at any distance, that a gradient goes on to (proto/value.proto, Onward).
 class Onward {
  public:
   // More tensors than this are not told of.
@@ -26,6 +25,7 @@ class Onward {
   void add(uint64_t sender, uint64_t message, uint32_t output);
   void add(const Onward& other);
   bool contains(uint64_t sender, uint64_t message, uint32_t output) const;
+  bool has_sender(uint64_t sender) const;
 
   std::size_t tensors() const { return tensors_; }
   const Messages& messages() const { return messages_; }

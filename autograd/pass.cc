@@ -47,6 +47,7 @@ Pass::Pass(std::weak_ptr<rpc::Agent> agent, const rpc::Worker& self, std::shared
       active_(active_in(*context_, header)),
       header_(std::move(header)),
       id_(rpc::from_proto(header_.pass())),
+      plan_(id_.origin),
       deadline_(deadline),
       ended_(std::move(ended)),
       state_({.self = self_.incarnation, .root = id_.origin, .fast = header_.fast()}),
@@ -61,7 +62,12 @@ Pass::Pass(std::weak_ptr<rpc::Agent> agent, const rpc::Worker& self, std::shared
           .check_nan = header_.check_nan(),
           .retained_gradients = &retained_gradients()})),
       wave_over_(executor_of(agent_)),
-      completion_(executor_of(agent_)) {}
+      completion_(executor_of(agent_)) {
+  if (!header_.planned()) return;
+  // A malformed one is noticed by what it lacks, in mark_planned_locked().
+  if (std::optional<Onward> part = onward_from_proto(header_.plan())) plan_.add(*std::move(part));
+  header_.clear_plan();
+}
 
 absl::Status Pass::here(absl::Status status) const { return with_worker(std::move(status), self_.name); }
 
@@ -130,10 +136,9 @@ std::vector<std::shared_ptr<SendNode>> Pass::find_send_nodes(const std::vector<u
 }
 
 bool Pass::begin_planned() {
-  const std::optional<Onward> plan = onward_from_proto(header_.plan());
   std::vector<uint64_t> messages;
-  if (plan) {
-    for (const auto& [message, outputs] : plan->messages()) {
+  for (const Onward& part : plan_.parts()) {
+    for (const auto& [message, outputs] : part.messages()) {
       if (message.first == self_.incarnation) messages.push_back(message.second);
     }
   }
@@ -142,34 +147,47 @@ bool Pass::begin_planned() {
   {
     MutexLock lock(mutex_);
     if (std::exchange(begun_, true) || state_.ended()) return false;
-    absl::Status marked = plan ? mark_planned_locked(*plan, nodes)
-                               : absl::InvalidArgumentError("the plan of a backward pass is none");
-    if (!marked.ok()) state_.fail(here(std::move(marked)), actions);
+    if (absl::Status marked = mark_planned_locked(nodes); !marked.ok()) {
+      state_.fail(here(std::move(marked)), actions);
+    }
   }
   perform(std::move(actions));
   return std::any_of(nodes.begin(), nodes.end(),
                      [](const auto& node) { return node != nullptr && node->leads_on(); });
 }
 
-absl::Status Pass::mark_planned_locked(const Onward& plan,
-                                       const std::vector<std::shared_ptr<SendNode>>& nodes) {
+absl::Status Pass::mark_planned_locked(const std::vector<std::shared_ptr<SendNode>>& nodes) {
+  // Only who has sent tensors of the plan gets a message of a planned pass.
+  if (id_.origin != self_.incarnation && nodes.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("malformed plan of a backward pass: got ", plan_.tensors(),
+                     " tensors and none that this worker sent, expected at most ", Onward::kMaxTensors,
+                     " and at least one of its own"));
+  }
   auto node = nodes.begin();
-  for (const auto& [message, outputs] : plan.messages()) {
-    if (message.first != self_.incarnation) continue;
-    if (*node == nullptr) return no_such_message(message.second);
-    GRADWIRE_ASSIGN_OR_RETURN(LocalExecutor::Reach reach,
-                              executor_->mark_outputs(*node++, {outputs.begin(), outputs.end()}));
-    for (const LocalExecutor::Reached& reached : reach.marked) {
-      const uint64_t sender = reached.node->sender().incarnation;
-      for (uint32_t output : reached.outputs) {
-        if (plan.contains(sender, reached.node->message(), output)) continue;
-        return absl::InternalError(absl::StrCat("the plan of the backward pass lacks tensor ", output,
-                                                " of message ", reached.node->message(), " from \"",
-                                                reached.node->sender().name, "\""));
-      }
+  for (const Onward& part : plan_.parts()) {
+    for (const auto& [message, outputs] : part.messages()) {
+      if (message.first != self_.incarnation) continue;
+      if (*node == nullptr) return no_such_message(message.second);
+      GRADWIRE_ASSIGN_OR_RETURN(LocalExecutor::Reach reach,
+                                executor_->mark_outputs(*node++, {outputs.begin(), outputs.end()}));
+      GRADWIRE_RETURN_IF_ERROR(check_planned(part, reach));
     }
   }
   state_.counted(executor_->take_counted());
+  return absl::OkStatus();
+}
+
+absl::Status Pass::check_planned(const Onward& part, const LocalExecutor::Reach& reach) {
+  for (const LocalExecutor::Reached& reached : reach.marked) {
+    const rpc::Worker& sender = reached.node->sender();
+    for (uint32_t output : reached.outputs) {
+      if (part.contains(sender.incarnation, reached.node->message(), output)) continue;
+      return absl::InternalError(absl::StrCat("the plan of the backward pass lacks tensor ", output,
+                                              " of message ", reached.node->message(), " from \"",
+                                              sender.name, "\""));
+    }
+  }
   return absl::OkStatus();
 }
 
@@ -249,14 +267,15 @@ void Pass::need(const rpc::Worker& from, const proto::Needed& needed, const Repl
              });
 }
 
-std::optional<Onward> Pass::plan_of(const LocalExecutor::Reach& reach) {
-  Onward plan;
+std::optional<Plan> Pass::plan_of(const LocalExecutor::Reach& reach) const {
+  Plan plan(id_.origin);
   for (const LocalExecutor::Reached& reached : reach.marked) {
     for (uint32_t output : reached.outputs) {
       const Onward* onward = reached.node->onward(output);
       if (onward == nullptr) return std::nullopt;
-      plan.add(reached.node->sender().incarnation, reached.node->message(), output);
-      plan.add(*onward);
+      Onward tensors = *onward;
+      tensors.add(reached.node->sender().incarnation, reached.node->message(), output);
+      plan.add(std::move(tensors));
     }
     if (plan.tensors() > Onward::kMaxTensors) return std::nullopt;
   }
@@ -268,7 +287,7 @@ void Pass::start(torch::autograd::edge_list roots) {
   LocalExecutor::Reach reach;
   std::vector<WaveMessage> messages;
   std::vector<uint64_t> numbers;
-  std::optional<Onward> plan;
+  std::optional<Plan> plan;
   {
     MutexLock lock(mutex_);
     if (state_.ended()) return;
@@ -291,16 +310,20 @@ void Pass::start(torch::autograd::edge_list roots) {
     }
   }
   if (header_.fast()) begin_fast();
-  if (plan) start_planned(*plan, reach);
+  if (plan) {
+    plan_ = *std::move(plan);
+    start_planned(reach);
+  }
   send_wave(std::move(messages), numbers);
   perform(std::move(actions));
 }
 
-void Pass::start_planned(const Onward& plan, const LocalExecutor::Reach& reach) {
+void Pass::start_planned(const LocalExecutor::Reach& reach) {
   header_.set_planned(true);
-  to_proto(plan, *header_.mutable_plan());
   absl::btree_set<uint64_t> participants, shipped_to;
-  for (const auto& [message, outputs] : plan.messages()) participants.insert(message.first);
+  for (const Onward& part : plan_.parts()) {
+    for (const auto& [message, outputs] : part.messages()) participants.insert(message.first);
+  }
   for (const LocalExecutor::Reached& reached : reach.marked) {
     shipped_to.insert(reached.node->sender().incarnation);
   }
@@ -460,25 +483,26 @@ void Pass::drain() {
   mutex_.lock();
   if (!draining_) {
     draining_ = true;
-    LocalExecutor::Task task;
-    while (!state_.ended() && executor_->next(task)) {
+    while (!state_.ended()) {
+      std::optional<LocalExecutor::Task> task = executor_->next();
+      if (!task) break;
       // The pass may be aborted, and let go of the graph, while the node runs.
       std::shared_ptr<LocalExecutor> executor = executor_;
       mutex_.unlock();
-      absl::Status status = executor->run(task);
-      if (status.ok()) status = keep(task);
+      absl::Status status = executor->run(*task);
+      if (status.ok()) status = keep(*task);
       mutex_.lock();
       if (state_.ended()) {
         mutex_.unlock();
         // Here and not under the lock: with the graph go objects of the user's.
-        task = LocalExecutor::Task();
+        task.reset();
         executor.reset();
         mutex_.lock();
         break;
       }
       if (status.ok()) {
         try {
-          executor->finished(task);
+          executor->finished(*task);
         } catch (...) {
           status = with_context(status_from_exception(std::current_exception()), "adding up gradients");
         }
@@ -487,11 +511,11 @@ void Pass::drain() {
         state_.fail(here(status), actions);
         break;
       }
-      if (task.recv != nullptr) {
-        state_.shipping(task.recv->sender().incarnation);
+      if (task->recv != nullptr) {
+        state_.shipping(task->recv->sender().incarnation);
         state_.ran(1, actions);
         mutex_.unlock();
-        ship(*task.recv, std::move(task.outputs));
+        ship(*task->recv, std::move(task->outputs));
         mutex_.lock();
       } else {
         state_.ran(1, actions);

@@ -14,8 +14,8 @@
 #include "absl/time/time.h"
 #include "autograd/context_state.h"
 #include "autograd/local_executor.h"
-#include "autograd/onward.h"
 #include "autograd/pass_state.h"
+#include "autograd/plan.h"
 #include "base/future.h"
 #include "base/mutex.h"
 #include "proto/autograd.pb.h"
@@ -96,11 +96,11 @@ class Pass : public std::enable_shared_from_this<Pass> {
                   absl::FunctionRef<absl::StatusOr<LocalExecutor::Reach>()> walk);
   static std::vector<uint64_t> receivers_of(const std::vector<WaveMessage>& messages);
   // The wave's outcome where those who sent what was reached have said where its gradients go on to.
-  static std::optional<Onward> plan_of(const LocalExecutor::Reach& reach);
+  std::optional<Plan> plan_of(const LocalExecutor::Reach& reach) const;
   // A worker that was lost before this part knew of it: worker_lost() does not come any more.
   void notice_loss(uint64_t incarnation);
   void notice_losses(const rpc::Worker& from);
-  void start_planned(const Onward& plan, const LocalExecutor::Reach& reach);
+  void start_planned(const LocalExecutor::Reach& reach);
   // Of each message, nullptr where the context has none.
   std::vector<std::shared_ptr<SendNode>> find_send_nodes(const std::vector<uint64_t>& messages) const;
   absl::Status no_such_message(uint64_t message) const;
@@ -109,7 +109,9 @@ class Pass : public std::enable_shared_from_this<Pass> {
   void begin_fast();
   // Whether a planned message of this worker's own leads on to what it received.
   bool begin_planned();
-  absl::Status mark_planned_locked(const Onward& plan, const std::vector<std::shared_ptr<SendNode>>& nodes)
+  // What a worker marks does not lead out of its part.
+  static absl::Status check_planned(const Onward& part, const LocalExecutor::Reach& reach);
+  absl::Status mark_planned_locked(const std::vector<std::shared_ptr<SendNode>>& nodes)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Everything is marked: with inputs, what has no use is known.
   void begin_run_locked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -123,6 +125,8 @@ class Pass : public std::enable_shared_from_this<Pass> {
   // Notices gradients of tensors that arrived outside every context. FailedPrecondition where the root wants none.
   absl::Status check_joined(const LocalExecutor::Task& task);
   bool is_apart(const at::Tensor& tensor);
+  // The header for this worker, with what it has to know of the plan.
+  void write_header(uint64_t to, proto::Pass& out) const;
   void ship(const RecvNode& node, torch::autograd::variable_list gradients);
   void send_finish(uint64_t incarnation);
   void send_abort(uint64_t incarnation, const absl::Status& reason);
@@ -141,9 +145,10 @@ class Pass : public std::enable_shared_from_this<Pass> {
   const std::shared_ptr<ContextState> context_;
   // What nodes, and the sums of a pass that is recorded, run in.
   const std::shared_ptr<const ActiveContext> active_;
-  // Const once a message has been sent or has come.
+  // Const once a message has been sent or has come. The header lacks the plan.
   proto::Pass header_;
   const rpc::Id id_;
+  Plan plan_;
   const absl::Time deadline_;
   const Ended ended_;
 

@@ -15,6 +15,7 @@
 #include "gtest/gtest.h"
 #include "proto/autograd.pb.h"
 #include "rpc/call.h"
+#include "rpc/codec_containers.h"
 #include "rpc/tensor_codec.h"
 #include "rpc/testing/group.h"
 
@@ -284,6 +285,40 @@ TEST_F(PassAbort, ForgedPassesOfALiveContextAreBounded) {
     }
     EXPECT_GE(statistics(*group_[1]).passes, 10u);
     EXPECT_LE(statistics(*group_[1]).passes, 256u);
+    backward(context, {y});
+    EXPECT_TRUE(at::equal(get_gradients(context).at(x), at::full({2}, 2.0)));
+  }
+  expect_nothing_left({0, 1, 2});
+}
+
+TEST_F(PassAbort, PlanWithoutATensorOfTheReceiverIsMalformed) {
+  rpc::AgentGuard guard(group_[0]);
+  {
+    Context context;
+    Tensor x = at::ones({2}).set_requires_grad(true);
+    Tensor y = group_[0]->rpc_sync<&twice>("worker1", x).sum();
+    uint64_t counter = uint64_t{1} << 40;
+    for (uint32_t tensors : {0u, 1u, 1000u}) {
+      proto::Finish finish;
+      proto::Pass& pass = *finish.mutable_pass();
+      rpc::to_proto(context.full_id(), *pass.mutable_context());
+      rpc::to_proto(rpc::Id{group_[2]->self().incarnation, ++counter}, *pass.mutable_pass());
+      pass.set_planned(true);
+      for (uint32_t i = 0; i < tensors; ++i) {
+        proto::SentTensors& sent = *pass.add_plan();
+        sent.set_sender(group_[0]->self().incarnation);
+        sent.add_outputs(i);
+      }
+      const auto reply =
+          group_[2]->call_service(group_[1]->self(), kFinishService, finish.SerializeAsString(), nullptr,
+                                  {.deadline = absl::Now() + absl::Seconds(60)});
+      ASSERT_TRUE(reply.result().ok()) << reply.result().status();
+      proto::PassAnswer answer;
+      ASSERT_TRUE(answer.ParseFromString(reply.result()->body));
+      const absl::Status failure = rpc::status_from_proto(answer.failure());
+      EXPECT_EQ(failure.code(), absl::StatusCode::kInvalidArgument) << failure;
+      EXPECT_THAT(failure.message(), testing::HasSubstr("malformed plan"));
+    }
     backward(context, {y});
     EXPECT_TRUE(at::equal(get_gradients(context).at(x), at::full({2}, 2.0)));
   }

@@ -122,11 +122,16 @@ void Pass::on_answer(const absl::StatusOr<proto::PassAnswer>& answer,
   perform(std::move(actions), /*on_executor=*/false);
 }
 
+void Pass::write_header(uint64_t to, proto::Pass& out) const {
+  out = header_;
+  if (const Onward* part = plan_.part_of(to); part != nullptr) to_proto(*part, *out.mutable_plan());
+}
+
 void Pass::ship(const RecvNode& node, torch::autograd::variable_list gradients) {
   std::shared_ptr<rpc::Agent> agent = agent_.lock();
   if (agent == nullptr) return abort(agent_gone());
   proto::Run run;
-  *run.mutable_pass() = header_;
+  write_header(node.sender().incarnation, *run.mutable_pass());
   run.set_message(node.message());
   std::string defined((gradients.size() + 7) / 8, '\0');
   auto tensors = std::make_unique<rpc::TorchTensors>();
@@ -163,7 +168,7 @@ void Pass::send_finish(uint64_t incarnation) {
   if (!to.ok())
     return abort(absl::UnavailableError(absl::StrCat("a worker was lost: ", to.status().message())));
   proto::Finish finish;
-  *finish.mutable_pass() = header_;
+  write_header(incarnation, *finish.mutable_pass());
   agent
       ->call_service(*to, kFinishService, finish.SerializeAsString(), nullptr,
                      {.deadline = deadline_, .repeat = true})

@@ -108,12 +108,24 @@ void World::notice_lost(int index, int other) {
 
 bool World::begin_planned(int index) {
   Part& part = *parts_[index];
+  const PassInfo& pass = passes_[part.pass];
+  if (std::exchange(part.begun, true) || part.state.ended()) return false;
   bool leads_on = false;
-  const std::optional<Onward> plan = autograd::onward_from_proto(passes_[part.pass].plan);
-  if (!plan) violate("the plan is none");
-  if (!plan || std::exchange(part.begun, true) || part.state.ended()) return leads_on;
+  if (part.worker == pass.root) {
+    for (const Onward& plan : pass.plan->parts()) leads_on = mark_planned(part, plan) || leads_on;
+  } else if (const Onward* plan = pass.plan->part_of(incarnation(part.worker)); plan != nullptr) {
+    leads_on = mark_planned(part, *plan);
+  } else {
+    violate("a worker without a part of the plan is told of the pass");
+  }
+  part.state.counted(part.executor.take_counted());
+  return leads_on;
+}
+
+bool World::mark_planned(Part& part, const Onward& plan) {
+  bool leads_on = false;
   const Graph& graph = graph_of(part);
-  for (const auto& [message, outputs] : plan->messages()) {
+  for (const auto& [message, outputs] : plan.messages()) {
     if (worker_of(message.first) != part.worker) continue;
     Tensors tensors{graph.find(part.worker, message.second), 0};
     if (tensors.message < 0) {
@@ -129,13 +141,12 @@ bool World::begin_planned(int index) {
     for (const Tensors& reached : reach.marked) {
       const GraphMessage& next = graph.messages[reached.message];
       for (uint32_t i = 0; i < next.tensors.size(); ++i) {
-        if (reached.mask & 1 << i && !plan->contains(incarnation(next.from), next.number, i)) {
+        if (reached.mask & 1 << i && !plan.contains(incarnation(next.from), next.number, i)) {
           violate("the plan lacks a tensor");
         }
       }
     }
   }
-  part.state.counted(part.executor.take_counted());
   return leads_on;
 }
 

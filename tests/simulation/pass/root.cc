@@ -53,7 +53,7 @@ void World::start(int index) {
   part.state.counted(part.executor.take_counted());
   if (pass.inputs_only) part.state.counted(1);
   bool known = !pass.fast && !pass.inputs_only;
-  Onward plan;
+  autograd::Plan plan(incarnation(pass.root));
   const Graph& graph = graph_of(part);
   for (const Tensors& reached : reach.marked) {
     const GraphMessage& message = graph.messages[reached.message];
@@ -63,8 +63,9 @@ void World::start(int index) {
     }
     for (uint32_t i = 0; i < message.tensors.size(); ++i) {
       if (!(reached.mask & 1 << i)) continue;
-      plan.add(incarnation(message.from), message.number, i);
-      plan.add(message.onward[i]);
+      Onward tensors = message.onward[i];
+      tensors.add(incarnation(message.from), message.number, i);
+      plan.add(std::move(tensors));
     }
   }
   known = known && plan.tensors() <= Onward::kMaxTensors;
@@ -73,10 +74,12 @@ void World::start(int index) {
     begin_fast(pass.part);
   } else if (known) {
     pass.planned = true;
-    to_proto(plan, pass.plan);
     // Who is shipped to whatever the others do need not be asked.
     absl::btree_set<uint64_t> participants, shipped_to;
-    for (const auto& [message, outputs] : plan.messages()) participants.insert(message.first);
+    for (const Onward& onward : plan.parts()) {
+      for (const auto& [message, outputs] : onward.messages()) participants.insert(message.first);
+    }
+    pass.plan = std::move(plan);
     for (const Tensors& reached : reach.marked) {
       shipped_to.insert(incarnation(graph.messages[reached.message].from));
     }

@@ -8,8 +8,8 @@
 
 #include "absl/status/status.h"
 #include "autograd/context_table.h"
-#include "autograd/onward.h"
 #include "autograd/pass_state.h"
+#include "autograd/plan.h"
 #include "tests/simulation/pass/executor.h"
 #include "tests/simulation/pass/graph.h"
 
@@ -38,9 +38,9 @@ struct PassInfo {
   std::vector<Edge> roots;
   std::vector<Edge> inputs;
   std::optional<Expected> expected;
-  // The header: const once a message has been sent.
+  // The header: const once a message has been sent. Of the plan each worker gets its part.
   bool planned = false;
-  autograd::SentTensorsField plan;
+  std::optional<autograd::Plan> plan;
 
   // At the root: its part, and answers that are owed before it starts.
   int part = -1;

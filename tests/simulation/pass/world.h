@@ -80,6 +80,8 @@ class World {
   void begin_fast(int part);
   // Whether what the worker itself sent leads on to what it received.
   bool begin_planned(int part);
+  // Whether what is planned for the part's worker leads on to what it received.
+  bool mark_planned(Part& part, const autograd::Onward& plan);
   // Whoever was lost before this part depended on them: the news of it does not come again.
   void notice_lost(int part, int worker);
   void begin_run(Part& part);
@@ -105,7 +107,6 @@ class World {
   // root.cc: backward().
   void begin_pass(int pass);
   void start(int pass);
-  void start_planned(int pass, const autograd::Onward& plan);
   void run_roots(int pass);
   void complete_pass(int pass, const absl::Status& status);
 
