@@ -10,7 +10,8 @@ namespace gradwire::autograd {
 thread_local uint64_t ActiveContextSlot::entered_at_ = 0;
 
 void ActiveContextSlot::set(Value value) {
-  if (value == nullptr && value_ == nullptr) return;
+  // A thread that stays in its frame goes on with the stretch that it is in.
+  if (value == value_) return;
   const uint64_t thread = at::RecordFunction::currentThreadId();
   const uint64_t now = at::sequence_number::peek();
   if (value_ != nullptr && now == entered_at_) value_->timeline().leave_unused(*value_->frame(), thread, now);

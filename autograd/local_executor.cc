@@ -371,9 +371,10 @@ bool LocalExecutor::adds_before(const From& a, const From& b) {
   return a.what == From::What::kSent ? a.output > b.output : a.output < b.output;
 }
 
-bool LocalExecutor::next(Task& task) {
-  if (ready_.empty()) return false;
-  task = Task();
+std::optional<LocalExecutor::Task> LocalExecutor::next() {
+  if (ready_.empty()) return std::nullopt;
+  std::optional<Task> next(std::in_place);
+  Task& task = *next;
   task.record = ready_.top().record;
   ready_.pop();
   Record& record = records_[task.record];
@@ -397,7 +398,7 @@ bool LocalExecutor::next(Task& task) {
     task.inputs = std::move(record.buffer.buffer);
     record.buffer = InputBuffer(0);
   }
-  return true;
+  return next;
 }
 
 // Tensor hooks run wherever a gradient passes, hooks of the node only where it runs.

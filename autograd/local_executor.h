@@ -85,6 +85,9 @@ class LocalExecutor {
     }
   };
 
+  // One for each input or output of a node; few nodes have more than fit here.
+  using Flags = absl::InlinedVector<bool, 16>;
+
   struct Task {
     uint32_t record = 0;
     Node* node = nullptr;
@@ -94,8 +97,8 @@ class LocalExecutor {
     // False where gradients are only looked at, for an input that nothing else depends on.
     bool runs = true;
     // Of a recv node: which of its gradients are looked at, and which are shipped.
-    std::vector<bool> live;
-    std::vector<bool> shipped;
+    Flags live;
+    Flags shipped;
     variable_list inputs;
     // After run(): the node's outputs; for a recv node the gradients to ship, undefined where not marked.
     variable_list outputs;
@@ -132,8 +135,8 @@ class LocalExecutor {
   // InvalidArgument when the message is not awaited, or its gradients do not fit the tensors that were sent.
   absl::Status deliver_message(uint64_t message, variable_list gradients);
 
-  // The next node to run; false when none has all it waits for.
-  bool next(Task& task);
+  // The next node to run; nothing when none has all it waits for.
+  std::optional<Task> next();
   // Runs the node and its hooks. Exceptions become the status, with the node's name.
   absl::Status run(Task& task) const;
   // Hands the outputs on.
@@ -163,27 +166,26 @@ class LocalExecutor {
   };
   struct Record {
     Node* node = nullptr;
-    Kind kind = Kind::kPlain;
     uint32_t missing = 0;
+    Kind kind = Kind::kPlain;
     // With inputs_only: an input depends on what it gives; an input is what it gets.
     bool needed = false;
     bool captured = false;
-    // Empty when gradients are added as they arrive, but with inputs_only.
-    absl::InlinedVector<Incoming, 1> incoming;
     // `incoming` is in the order of additions.
     bool ordered = false;
-    // Of a recv node, with inputs_only: the outputs that lead on to an input.
-    std::vector<bool> needed_outputs;
+    // Empty when gradients are added as they arrive, but with inputs_only.
+    absl::InlinedVector<Incoming, 1> incoming;
     torch::autograd::InputBuffer buffer{0};
     std::optional<Timeline::Place> place;
-    // Of a recv node: outputs reached.
-    std::vector<bool> marked;
+    // Of a recv node: the outputs reached and, with inputs_only, those that lead on to an input.
+    Flags marked;
+    Flags needed_outputs;
   };
   struct Sent {
     std::shared_ptr<SendNode> node;
-    std::vector<bool> marked;
+    Flags marked;
     // With inputs_only: an input depends on them.
-    std::vector<bool> needed;
+    Flags needed;
     bool arrived = false;
     std::optional<Timeline::Place> place;
   };

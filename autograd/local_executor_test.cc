@@ -17,10 +17,9 @@ using torch::Tensor;
 const rpc::Id kContext{1, 1};
 
 absl::Status run_all(LocalExecutor& executor) {
-  LocalExecutor::Task task;
-  while (executor.next(task)) {
-    if (absl::Status status = executor.run(task); !status.ok()) return status;
-    executor.finished(task);
+  while (std::optional<LocalExecutor::Task> task = executor.next()) {
+    if (absl::Status status = executor.run(*task); !status.ok()) return status;
+    executor.finished(*task);
   }
   return absl::OkStatus();
 }
@@ -50,11 +49,10 @@ absl::StatusOr<Gradients> backward(const std::vector<Tensor>& losses, const Sett
   executor.begin_run();
   EXPECT_TRUE(executor.deliver_roots(std::move(ones)).ok());
   Gradients gradients;
-  LocalExecutor::Task task;
-  while (executor.next(task)) {
-    if (absl::Status status = executor.run(task); !status.ok()) return status;
-    for (auto& [tensor, gradient] : task.kept) accumulate(gradients, tensor, std::move(gradient));
-    executor.finished(task);
+  while (std::optional<LocalExecutor::Task> task = executor.next()) {
+    if (absl::Status status = executor.run(*task); !status.ok()) return status;
+    for (auto& [tensor, gradient] : task->kept) accumulate(gradients, tensor, std::move(gradient));
+    executor.finished(*task);
   }
   return gradients;
 }
@@ -367,10 +365,10 @@ float sum_of_three(const std::vector<int>& arrival, bool as_they_arrive) {
   for (int i : arrival) {
     EXPECT_TRUE(executor.deliver_message(sent[i]->message(), {torch::full({1}, values[i])}).ok());
   }
-  LocalExecutor::Task task;
-  EXPECT_TRUE(executor.next(task));
-  EXPECT_TRUE(executor.run(task).ok());
-  return task.kept.at(0).second.item<float>();
+  std::optional<LocalExecutor::Task> task = executor.next();
+  if (!task) return -1;
+  EXPECT_TRUE(executor.run(*task).ok());
+  return task->kept.at(0).second.item<float>();
 }
 
 TEST(LocalExecutor, GradientsThatComeInAnyOrderAreAddedYoungestFirst) {
@@ -397,10 +395,10 @@ TEST(LocalExecutor, TensorsOfOneMessageAreAddedLastFirst) {
   ASSERT_TRUE(
       executor.deliver_message(1, {torch::full({1}, 1.f), torch::full({1}, 1e8f), torch::full({1}, -1e8f)})
           .ok());
-  LocalExecutor::Task task;
-  ASSERT_TRUE(executor.next(task));
-  ASSERT_TRUE(executor.run(task).ok());
-  EXPECT_EQ(task.kept.at(0).second.item<float>(), 1);
+  std::optional<LocalExecutor::Task> task = executor.next();
+  ASSERT_TRUE(task.has_value());
+  ASSERT_TRUE(executor.run(*task).ok());
+  EXPECT_EQ(task->kept.at(0).second.item<float>(), 1);
 }
 
 TEST(LocalExecutor, RecvNodeIsReachedOnceForEachOutputAndGivesItsGradients) {
@@ -417,17 +415,16 @@ TEST(LocalExecutor, RecvNodeIsReachedOnceForEachOutputAndGivesItsGradients) {
   EXPECT_EQ(reach->marked[0].node, recv);
   EXPECT_EQ(reach->marked[0].outputs, (std::vector<uint32_t>{0, 2}));
   EXPECT_TRUE(executor.deliver_roots({torch::ones({})}).ok());
-  LocalExecutor::Task task;
   bool shipped = false;
-  while (executor.next(task)) {
-    ASSERT_TRUE(executor.run(task).ok());
-    if (task.recv != nullptr) {
+  while (std::optional<LocalExecutor::Task> task = executor.next()) {
+    ASSERT_TRUE(executor.run(*task).ok());
+    if (task->recv != nullptr) {
       shipped = true;
-      EXPECT_TRUE(torch::allclose(task.outputs[0], (c + a.cos()).detach()));
-      EXPECT_FALSE(task.outputs[1].defined());
-      EXPECT_TRUE(torch::equal(task.outputs[2], a.detach()));
+      EXPECT_TRUE(torch::allclose(task->outputs[0], (c + a.cos()).detach()));
+      EXPECT_FALSE(task->outputs[1].defined());
+      EXPECT_TRUE(torch::equal(task->outputs[2], a.detach()));
     }
-    executor.finished(task);
+    executor.finished(*task);
   }
   EXPECT_TRUE(shipped);
 }

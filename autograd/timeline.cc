@@ -12,8 +12,7 @@ constexpr auto kBefore = [](const auto& thread, uint64_t id) { return thread.id 
 }  // namespace
 
 std::shared_ptr<Timeline::Frame> Timeline::add_frame(Path path) {
-  MutexLock lock(mutex_);
-  return std::make_shared<Frame>(std::move(path), ++frames_);
+  return std::make_shared<Frame>(std::move(path), frames_.fetch_add(1, std::memory_order_relaxed) + 1);
 }
 
 void Timeline::enter(const std::shared_ptr<Frame>& frame, uint64_t thread, uint64_t number) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <compare>
 #include <cstddef>
 #include <cstdint>
@@ -95,8 +96,8 @@ class Timeline {
 
   Frame program_;
 
+  std::atomic<uint64_t> frames_{0};
   mutable Mutex mutex_;
-  uint64_t frames_ ABSL_GUARDED_BY(mutex_) = 0;
   // In ascending order of their ids. A few, in most contexts one.
   absl::InlinedVector<Thread, 1> threads_ ABSL_GUARDED_BY(mutex_);
 };
