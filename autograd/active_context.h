@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "autograd/timeline.h"
-#include "rpc/id.h"
+#include "codec/id.h"
 
 namespace gradwire::autograd {
 

@@ -16,11 +16,11 @@
 #include "autograd/position.h"
 #include "base/clock.h"
 #include "base/error.h"
+#include "codec/torch/tensor_codec.h"
 #include "rpc/agent.h"
 #include "rpc/call.h"
 #include "rpc/call_context.h"
 #include "rpc/registration.h"
-#include "rpc/tensor_codec.h"
 
 namespace gradwire::autograd {
 namespace {

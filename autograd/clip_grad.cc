@@ -20,10 +20,10 @@
 #include "autograd/engine.h"
 #include "autograd/parameter_owners.h"
 #include "base/error.h"
+#include "codec/codec_containers.h"
+#include "codec/torch/tensor_codec.h"
 #include "rpc/call.h"
-#include "rpc/codec_containers.h"
 #include "rpc/registration.h"
-#include "rpc/tensor_codec.h"
 
 namespace gradwire::autograd {
 namespace {

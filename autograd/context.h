@@ -5,7 +5,7 @@
 #include <optional>
 
 #include "base/execution_state.h"
-#include "rpc/id.h"
+#include "codec/id.h"
 
 namespace gradwire::rpc {
 class Agent;

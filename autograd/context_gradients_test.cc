@@ -7,10 +7,10 @@
 #include "autograd/autograd.h"
 #include "autograd/context.h"
 #include "base/error.h"
+#include "codec/torch/tensor_codec.h"
 #include "collectives/data_parallel/test_modules.h"
 #include "rpc/call.h"
 #include "rpc/registration.h"
-#include "rpc/tensor_codec.h"
 #include "rpc/testing/group.h"
 
 namespace gradwire::autograd {

@@ -11,7 +11,7 @@
 #include "autograd/gradients.h"
 #include "autograd/send_node.h"
 #include "base/mutex.h"
-#include "rpc/id.h"
+#include "codec/id.h"
 
 namespace gradwire::autograd {
 

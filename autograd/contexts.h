@@ -12,8 +12,8 @@
 #include "autograd/context_state.h"
 #include "autograd/context_table.h"
 #include "base/mutex.h"
+#include "codec/id.h"
 #include "rpc/agent.h"
-#include "rpc/id.h"
 
 namespace gradwire::autograd {
 

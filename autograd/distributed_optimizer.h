@@ -18,9 +18,9 @@
 #include "autograd/optimizer_options.h"
 #include "autograd/optimizer_shard.h"
 #include "autograd/optimizer_shards.h"
+#include "codec/torch/tensor_codec.h"
 #include "rpc/call.h"
 #include "rpc/registration.h"
-#include "rpc/tensor_codec.h"
 
 namespace gradwire::autograd {
 

@@ -17,10 +17,10 @@
 #include "base/error.h"
 #include "base/mutex.h"
 #include "base/testing/status_of.h"
+#include "codec/torch/tensor_codec.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "rpc/call.h"
-#include "rpc/tensor_codec.h"
 #include "rpc/testing/group.h"
 
 namespace gradwire::autograd {

@@ -5,9 +5,9 @@
 #include "absl/strings/str_cat.h"
 #include "autograd/services.h"
 #include "base/error.h"
+#include "codec/codec_containers.h"
+#include "codec/torch/torch_tensors.h"
 #include "proto/autograd.pb.h"
-#include "rpc/codec_containers.h"
-#include "rpc/torch_tensors.h"
 
 namespace gradwire::autograd {
 namespace {

@@ -13,7 +13,7 @@
 #include "autograd/step_gate.h"
 #include "base/mutex.h"
 #include "base/timer_queue.h"
-#include "rpc/id.h"
+#include "codec/id.h"
 
 namespace gradwire::autograd {
 

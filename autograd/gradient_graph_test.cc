@@ -11,10 +11,10 @@
 #include "autograd/autograd.h"
 #include "autograd/checkpoint.h"
 #include "base/error.h"
+#include "codec/torch/tensor_codec.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "rpc/call.h"
-#include "rpc/tensor_codec.h"
 #include "rpc/testing/group.h"
 
 // What else a backward pass may do: be differentiated itself, run parts of the forward again, find where a bad number comes

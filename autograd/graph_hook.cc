@@ -15,9 +15,9 @@
 #include "autograd/timeline.h"
 #include "autograd/unjoined.h"
 #include "base/error.h"
+#include "codec/torch/torch_tensors.h"
 #include "proto/autograd.pb.h"
 #include "rpc/agent.h"
-#include "rpc/torch_tensors.h"
 
 namespace gradwire::autograd {
 absl::Status GraphPlanter::outgoing_request(const rpc::Worker& to, rpc::TensorSet* tensors,

@@ -7,10 +7,10 @@
 
 #include "autograd/autograd.h"
 #include "base/error.h"
+#include "codec/torch/tensor_codec.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "rpc/call.h"
-#include "rpc/tensor_codec.h"
 #include "rpc/testing/group.h"
 
 // backward() with `inputs`: nothing is computed or sent that their gradients do not depend on; and RRef::backward().

@@ -21,7 +21,7 @@
 #include "autograd/send_node.h"
 #include "autograd/timeline.h"
 #include "base/mutex.h"
-#include "rpc/id.h"
+#include "codec/id.h"
 
 namespace gradwire::autograd {
 

@@ -8,7 +8,7 @@
 #include <optional>
 
 #include "autograd/onward.h"
-#include "rpc/id.h"
+#include "codec/id.h"
 
 namespace gradwire::autograd {
 

@@ -10,9 +10,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/error.h"
-#include "rpc/codec_containers.h"
-#include "rpc/ivalue_codec.h"
-#include "rpc/tensor_codec.h"
+#include "codec/codec_containers.h"
+#include "codec/torch/ivalue_codec.h"
+#include "codec/torch/tensor_codec.h"
 
 namespace gradwire::autograd {
 namespace {

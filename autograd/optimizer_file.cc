@@ -12,9 +12,9 @@
 #include "absl/strings/strip.h"
 #include "base/error.h"
 #include "base/stable_hash.h"
-#include "rpc/codec_containers.h"
-#include "rpc/tensor_codec.h"
-#include "rpc/tensor_set.h"
+#include "codec/codec_containers.h"
+#include "codec/tensor_set.h"
+#include "codec/torch/tensor_codec.h"
 
 namespace gradwire::autograd {
 namespace {

@@ -11,8 +11,8 @@
 #include <string>
 #include <tuple>
 
-#include "rpc/codec.h"
-#include "rpc/codec_containers.h"
+#include "codec/codec.h"
+#include "codec/codec_containers.h"
 
 // How the options of libtorch's optimizers travel.
 namespace gradwire::autograd {

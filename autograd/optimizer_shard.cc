@@ -12,10 +12,10 @@
 #include "autograd/optimizer_closure.h"
 #include "base/clock.h"
 #include "base/error.h"
+#include "codec/torch/tensor_codec.h"
 #include "rpc/answer_by.h"
 #include "rpc/call.h"
 #include "rpc/call_context.h"
-#include "rpc/tensor_codec.h"
 
 namespace gradwire::autograd {
 namespace {

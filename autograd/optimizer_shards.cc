@@ -15,10 +15,10 @@
 #include "autograd/optimizer_file.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "codec/codec_containers.h"
+#include "codec/torch/tensor_codec.h"
 #include "rpc/call.h"
-#include "rpc/codec_containers.h"
 #include "rpc/registration.h"
-#include "rpc/tensor_codec.h"
 
 namespace gradwire::autograd {
 

@@ -10,8 +10,8 @@
 #include "autograd/autograd.h"
 #include "autograd/distributed_optimizer.h"
 #include "base/testing/status_of.h"
+#include "codec/torch/tensor_codec.h"
 #include "rpc/call.h"
-#include "rpc/tensor_codec.h"
 #include "rpc/testing/group.h"
 
 // What the tests of optimizers have in common; included once in each.

@@ -11,12 +11,12 @@
 #include "autograd/statistics.h"
 #include "base/error.h"
 #include "base/testing/status_of.h"
+#include "codec/codec_containers.h"
+#include "codec/torch/tensor_codec.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "proto/autograd.pb.h"
 #include "rpc/call.h"
-#include "rpc/codec_containers.h"
-#include "rpc/tensor_codec.h"
 #include "rpc/testing/group.h"
 
 // How a backward pass ends before its time, and that nothing of it stays anywhere.

@@ -9,8 +9,8 @@
 #include "autograd/services.h"
 #include "base/clock.h"
 #include "base/error.h"
-#include "rpc/codec_containers.h"
-#include "rpc/torch_tensors.h"
+#include "codec/codec_containers.h"
+#include "codec/torch/torch_tensors.h"
 
 namespace gradwire::autograd {
 namespace {

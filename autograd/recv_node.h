@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "autograd/onward.h"
-#include "rpc/id.h"
+#include "codec/id.h"
 #include "rpc/worker.h"
 
 namespace gradwire::autograd {

@@ -6,7 +6,7 @@
 #include <string>
 #include <utility>
 
-#include "rpc/id.h"
+#include "codec/id.h"
 
 namespace gradwire::autograd {
 

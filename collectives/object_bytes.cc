@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "base/error.h"
-#include "rpc/tensor_set.h"
+#include "codec/tensor_set.h"
 #include "transport/message.h"
 
 namespace gradwire::collectives {

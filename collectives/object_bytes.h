@@ -8,8 +8,8 @@
 
 #include "absl/status/statusor.h"
 #include "base/error.h"
-#include "rpc/codec.h"
-#include "rpc/incoming_payload.h"
+#include "codec/codec.h"
+#include "codec/incoming_payload.h"
 
 namespace gradwire::collectives {
 

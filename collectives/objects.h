@@ -1,6 +1,6 @@
 #pragma once
 
-// Collectives of objects: values of any type that has a Codec (rpc/codec.h), tensors included.
+// Collectives of objects: values of any type that has a Codec (codec/codec.h), tensors included.
 //
 // All are called by every rank of the group with the same T; `src` and `dst` are ranks of the world. `group`: nullptr is
 // the world. Errors, thrown as Error: those of the group's collectives; InvalidArgument, on all ranks, when one cannot
@@ -13,11 +13,11 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "codec/codec_containers.h"
+#include "codec/torch/tensor_codec.h"
 #include "collectives/object_bytes.h"
 #include "collectives/process_group.h"
 #include "collectives/world.h"
-#include "rpc/codec_containers.h"
-#include "rpc/tensor_codec.h"
 
 namespace gradwire::collectives {
 

@@ -6,8 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "codec/codec_containers.h"
 #include "rpc/agent.h"
-#include "rpc/codec_containers.h"
 
 namespace gradwire::examples {
 

@@ -8,7 +8,7 @@
 #include "base/log.h"
 #include "base/name.h"
 #include "base/random_id.h"
-#include "rpc/codec_containers.h"
+#include "codec/codec_containers.h"
 #include "rpc/link.h"
 #include "rpc/registry.h"
 #include "rpc/transports.h"

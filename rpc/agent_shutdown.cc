@@ -5,8 +5,8 @@
 #include "absl/time/clock.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "codec/codec_containers.h"
 #include "rpc/agent_impl.h"
-#include "rpc/codec_containers.h"
 
 // How an agent ends.
 //

@@ -7,10 +7,10 @@
 #include <utility>
 
 #include "base/future.h"
+#include "codec/function_traits.h"
 #include "rpc/agent.h"
 #include "rpc/argument_types.h"
 #include "rpc/constructor.h"
-#include "rpc/function_traits.h"
 #include "rpc/outgoing_call.h"
 #include "rpc/registration.h"
 #include "rpc/rref.h"

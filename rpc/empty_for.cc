@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "base/error.h"
-#include "rpc/tensor_layout.h"
-#include "rpc/tensor_memory.h"
+#include "codec/torch/tensor_layout.h"
+#include "codec/torch/tensor_memory.h"
 
 namespace gradwire::rpc {
 

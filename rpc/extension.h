@@ -7,8 +7,8 @@
 #include "absl/functional/any_invocable.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "codec/tensor_set.h"
 #include "proto/value.pb.h"
-#include "rpc/tensor_set.h"
 #include "rpc/worker.h"
 
 namespace gradwire::rpc {

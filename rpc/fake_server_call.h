@@ -7,8 +7,8 @@
 
 #include "absl/status/statusor.h"
 #include "base/error.h"
-#include "rpc/codec.h"
-#include "rpc/codec_test_util.h"
+#include "codec/codec.h"
+#include "codec/codec_test_util.h"
 #include "rpc/server_call.h"
 
 namespace gradwire::rpc {

@@ -1,8 +1,8 @@
 #include "rpc/goodbye.h"
 
 #include "absl/strings/str_cat.h"
+#include "codec/codec_containers.h"
 #include "proto/rpc.pb.h"
-#include "rpc/codec_containers.h"
 
 namespace gradwire::rpc {
 

@@ -3,7 +3,7 @@
 #include <memory>
 #include <utility>
 
-#include "rpc/encoder.h"
+#include "codec/encoder.h"
 #include "rpc/worker.h"
 
 namespace gradwire::rpc {

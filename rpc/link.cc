@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/name.h"
-#include "rpc/codec_containers.h"
+#include "codec/codec_containers.h"
 #include "rpc/goodbye.h"
 #include "rpc/peers.h"
 

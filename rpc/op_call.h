@@ -5,13 +5,13 @@
 #include <utility>
 
 #include "base/error.h"
+#include "codec/encoder.h"
+#include "codec/torch/ivalue_codec.h"
+#include "codec/torch/tensor_codec.h"
+#include "codec/torch/to_ivalue.h"
 #include "proto/value.pb.h"
-#include "rpc/encoder.h"
-#include "rpc/ivalue_codec.h"
 #include "rpc/op.h"
 #include "rpc/outgoing_call.h"
-#include "rpc/tensor_codec.h"
-#include "rpc/to_ivalue.h"
 
 // The caller's side of operators and TorchScript functions: what the call templates of rpc/call.h need of Op
 // and Script.
@@ -33,7 +33,7 @@ c10::IValue operator_argument(A&& argument) {
   static_assert(
       IsOperatorArgument<A>::value,
       "an operator or a TorchScript function takes no argument of this type: pass a tensor, number, string, "
-      "list, dictionary, tuple, optional or IValue (rpc/to_ivalue.h), never a pointer");
+      "list, dictionary, tuple, optional or IValue (codec/torch/to_ivalue.h), never a pointer");
   if constexpr (IsOperatorArgument<A>::value) {
     return to_ivalue(std::forward<A>(argument));
   } else {

@@ -7,8 +7,8 @@
 #include <tuple>
 #include <vector>
 
+#include "codec/codec_containers.h"
 #include "gtest/gtest.h"
-#include "rpc/codec_containers.h"
 #include "rpc/fake_server_call.h"
 #include "rpc/op_call.h"
 #include "rpc/operator_allow_list.h"

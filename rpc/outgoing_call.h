@@ -5,12 +5,12 @@
 
 #include "absl/functional/any_invocable.h"
 #include "absl/status/statusor.h"
+#include "codec/codec.h"
+#include "codec/encoder.h"
+#include "codec/incoming_payload.h"
 #include "proto/rpc.pb.h"
-#include "rpc/codec.h"
 #include "rpc/destination.h"
-#include "rpc/encoder.h"
 #include "rpc/envelope.h"
-#include "rpc/incoming_payload.h"
 #include "rpc/lazy_references.h"
 #include "rpc/worker.h"
 

@@ -4,7 +4,7 @@
 #include "base/error.h"
 #include "base/host.h"
 #include "base/log.h"
-#include "rpc/codec_containers.h"
+#include "codec/codec_containers.h"
 #include "rpc/departures_codec.h"
 #include "rpc/goodbye.h"
 #include "rpc/link.h"

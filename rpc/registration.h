@@ -5,10 +5,10 @@
 #include <utility>
 
 #include "base/stable_hash.h"
+#include "codec/type_name.h"
 #include "rpc/constructor.h"
 #include "rpc/registry.h"
 #include "rpc/serve.h"
-#include "rpc/type_name.h"
 #include "rpc/type_ops.h"
 
 // Registers what other workers may call. At namespace scope, in any namespace, in a library that both

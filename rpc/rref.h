@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "base/future.h"
+#include "codec/codec.h"
 #include "rpc/agent.h"
-#include "rpc/codec.h"
 #include "rpc/rref/handle.h"
 #include "rpc/rref/service.h"
 #include "rpc/rref_backward.h"

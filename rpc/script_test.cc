@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "codec/codec_containers.h"
 #include "gtest/gtest.h"
-#include "rpc/codec_containers.h"
 #include "rpc/fake_server_call.h"
 #include "rpc/op_call.h"
 #include "rpc/registry.h"

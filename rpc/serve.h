@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/error.h"
-#include "rpc/function_traits.h"
+#include "codec/function_traits.h"
 #include "rpc/server_call.h"
 #include "rpc/type_ops.h"
 

@@ -6,9 +6,9 @@
 
 #include "absl/status/status.h"
 #include "base/executor.h"
+#include "codec/codec.h"
+#include "codec/incoming_payload.h"
 #include "proto/rpc.pb.h"
-#include "rpc/codec.h"
-#include "rpc/incoming_payload.h"
 
 namespace gradwire::rpc {
 

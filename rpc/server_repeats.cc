@@ -2,8 +2,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
+#include "codec/codec_containers.h"
 #include "rpc/agent.h"
-#include "rpc/codec_containers.h"
 #include "rpc/link.h"
 #include "rpc/repeatable_request.h"
 #include "rpc/served_call.h"

@@ -3,9 +3,9 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "codec/codec_containers.h"
 #include "rpc/agent.h"
 #include "rpc/agent_impl.h"
-#include "rpc/codec_containers.h"
 #include "rpc/link.h"
 #include "rpc/served_call.h"
 #include "rpc/server.h"

@@ -1,6 +1,6 @@
 #include "rpc/stock_modules.h"
 
-#include "rpc/codec_containers.h"
+#include "codec/codec_containers.h"
 
 namespace gradwire::rpc {
 

@@ -5,8 +5,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/error.h"
-#include "rpc/ivalue_codec.h"
-#include "rpc/tensor_codec.h"
+#include "codec/torch/ivalue_codec.h"
+#include "codec/torch/tensor_codec.h"
 #include "rpc/type_ops.h"
 
 namespace gradwire::rpc {

@@ -3,9 +3,9 @@
 #include <string>
 #include <type_traits>
 
-#include "rpc/codec_containers.h"
+#include "codec/codec_containers.h"
+#include "codec/type_name.h"
 #include "rpc/server_call.h"
-#include "rpc/type_name.h"
 
 namespace gradwire::rpc {
 

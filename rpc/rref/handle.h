@@ -4,7 +4,7 @@
 #include <string>
 
 #include "base/future.h"
-#include "rpc/id.h"
+#include "codec/id.h"
 #include "rpc/worker.h"
 
 namespace gradwire::rpc {

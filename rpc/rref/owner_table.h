@@ -7,7 +7,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
-#include "rpc/id.h"
+#include "codec/id.h"
 #include "rpc/membership/gone_workers.h"
 
 namespace gradwire::rpc {

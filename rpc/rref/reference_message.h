@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "rpc/id.h"
+#include "codec/id.h"
 
 namespace gradwire::rpc {
 

@@ -10,7 +10,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
-#include "rpc/id.h"
+#include "codec/id.h"
 #include "rpc/membership/gone_workers.h"
 #include "rpc/rref/holder_table.h"
 #include "rpc/rref/owner_table.h"

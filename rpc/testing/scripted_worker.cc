@@ -6,7 +6,7 @@
 
 #include "absl/time/clock.h"
 #include "base/random_id.h"
-#include "rpc/codec_containers.h"
+#include "codec/codec_containers.h"
 #include "rpc/link.h"
 #include "store/prefix_store.h"
 

@@ -5,10 +5,10 @@
 #include <string>
 #include <vector>
 
+#include "codec/id.h"
 #include "proto/rpc.pb.h"
 #include "rpc/agent.h"
 #include "rpc/directory.h"
-#include "rpc/id.h"
 #include "rpc/testing/network.h"
 #include "transport/recording_listener.h"
 

@@ -10,11 +10,11 @@
 #include "absl/time/clock.h"
 #include "base/error.h"
 #include "base/mutex.h"
+#include "codec/codec_containers.h"
+#include "codec/torch/tensor_codec.h"
 #include "rpc/call.h"
-#include "rpc/codec_containers.h"
 #include "rpc/registration.h"
 #include "rpc/rref.h"
-#include "rpc/tensor_codec.h"
 #include "tests/autograd/operations.h"
 
 namespace programs {

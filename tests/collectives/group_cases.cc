@@ -13,8 +13,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/error.h"
+#include "codec/codec_containers.h"
 #include "collectives/objects.h"
-#include "rpc/codec_containers.h"
 #include "tests/collectives/cases.h"
 #include "tests/collectives/inputs.h"
 

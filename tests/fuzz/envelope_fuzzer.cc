@@ -9,9 +9,9 @@
 #include <utility>
 #include <vector>
 
+#include "codec/codec_containers.h"
+#include "codec/codec_test_util.h"
 #include "proto/rpc.pb.h"
-#include "rpc/codec_containers.h"
-#include "rpc/codec_test_util.h"
 #include "rpc/envelope.h"
 #include "tests/fuzz/fuzzing.h"
 

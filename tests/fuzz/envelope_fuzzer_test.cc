@@ -5,10 +5,10 @@
 #include <utility>
 #include <vector>
 
+#include "codec/codec_containers.h"
+#include "codec/codec_test_util.h"
 #include "gtest/gtest.h"
 #include "proto/rpc.pb.h"
-#include "rpc/codec_containers.h"
-#include "rpc/codec_test_util.h"
 #include "tests/fuzz/fuzzing.h"
 
 namespace gradwire::rpc {

@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "codec/torch/tensor_codec.h"
 #include "rpc/rref.h"
-#include "rpc/tensor_codec.h"
 #include "tools/bench/mlp.h"
 
 // What Gradwire's side of the suite autograd calls: registered in autograd_handlers.cc.

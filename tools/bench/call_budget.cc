@@ -15,10 +15,10 @@
 #include <vector>
 
 #include "base/error.h"
+#include "codec/tensor_set.h"
+#include "codec/torch/torch_tensors.h"
 #include "rpc/envelope.h"
 #include "rpc/rpc.h"
-#include "rpc/tensor_set.h"
-#include "rpc/torch_tensors.h"
 #include "store/hash_store.h"
 #include "tools/bench/measure.h"
 

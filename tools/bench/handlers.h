@@ -4,8 +4,8 @@
 
 #include <cstdint>
 
+#include "codec/torch/tensor_codec.h"
 #include "rpc/rref.h"
-#include "rpc/tensor_codec.h"
 
 // What Gradwire's side of the bench calls: registered in handlers.cc.
 namespace gradwire::bench {

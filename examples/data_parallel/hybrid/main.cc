@@ -16,11 +16,11 @@
 #include "absl/flags/usage.h"
 #include "absl/strings/str_cat.h"
 #include "base/error.h"
+#include "codec/codec_containers.h"
 #include "collectives/world.h"
 #include "examples/data_parallel/hybrid/table.h"
 #include "examples/data_parallel/hybrid/trainer.h"
 #include "rpc/call.h"
-#include "rpc/codec_containers.h"
 #include "rpc/init_rpc.h"
 #include "tools/launch_info.h"
 

@@ -1,0 +1,14 @@
+#include "codec/codec.h"
+
+namespace gradwire::rpc {
+
+absl::Status wrong_kind(absl::string_view expected, const proto::Value& got) {
+  absl::string_view kind = "nothing";
+  if (got.kind_case() != proto::Value::KIND_NOT_SET) {
+    kind = proto::Value::descriptor()->FindFieldByNumber(got.kind_case())->name();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("expected a value of type ", expected, ", got one of kind ", kind));
+}
+
+}  // namespace gradwire::rpc

@@ -1,0 +1,80 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "base/error.h"
+#include "codec/codec.h"
+#include "codec/incoming_payload.h"
+#include "codec/tensor_set.h"
+
+namespace gradwire::rpc {
+
+// A message as the wire has it.
+struct WireMessage {
+  std::string payload;
+  std::vector<transport::Buffer> buffers;
+};
+
+// Encodes values as a call does, without an agent.
+class TestSender {
+ public:
+  explicit TestSender(TensorSharing sharing = TensorSharing::kCapture)
+      : sharing_(sharing), encoder_(payload_, nullptr) {}
+
+  Encoder& encoder() { return encoder_; }
+  proto::Payload& payload() { return payload_; }
+
+  template <class T, class V>
+  absl::Status add(V&& value) {
+    return encode_value<T>(std::forward<V>(value), encoder_, *payload_.add_values());
+  }
+
+  absl::StatusOr<WireMessage> finish() {
+    WireMessage wire;
+    if (std::unique_ptr<TensorSet> tensors = encoder_.take_tensors()) {
+      GRADWIRE_RETURN_IF_ERROR(tensor_backend()->encode(*tensors, sharing_, payload_, wire.buffers));
+    }
+    payload_.SerializeToString(&wire.payload);
+    return wire;
+  }
+
+ private:
+  const TensorSharing sharing_;
+  proto::Payload payload_;
+  Encoder encoder_;
+};
+
+inline absl::StatusOr<IncomingPayload> receive(WireMessage wire) {
+  IncomingPayload in;
+  auto payload = std::make_shared<proto::Payload>();
+  if (!payload->ParseFromString(wire.payload))
+    return absl::InvalidArgumentError("these bytes are no Payload");
+  if (payload->tensors_size() != 0) {
+    GRADWIRE_ASSIGN_OR_RETURN(in.tensors, tensor_backend()->decode(*payload, std::move(wire.buffers)));
+  }
+  in.payload = std::move(payload);
+  return in;
+}
+
+template <class T>
+absl::StatusOr<T> decode_first(const IncomingPayload& in) {
+  if (in.payload->values_size() == 0) return absl::InvalidArgumentError("no value");
+  Decoder decoder = in.decoder();
+  return decode_value<T>(in.payload->values(0), decoder);
+}
+
+// A value of type T sent and received as an R.
+template <class T, class R = T, class V>
+absl::StatusOr<R> round_trip(V&& value, TensorSharing sharing = TensorSharing::kCapture) {
+  TestSender sender(sharing);
+  GRADWIRE_RETURN_IF_ERROR(sender.add<T>(std::forward<V>(value)));
+  GRADWIRE_ASSIGN_OR_RETURN(WireMessage wire, sender.finish());
+  GRADWIRE_ASSIGN_OR_RETURN(IncomingPayload in, receive(std::move(wire)));
+  return decode_first<R>(in);
+}
+
+}  // namespace gradwire::rpc

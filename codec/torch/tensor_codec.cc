@@ -1,0 +1,145 @@
+#include "codec/torch/tensor_codec.h"
+
+#include <exception>
+#include <limits>
+#include <utility>
+
+#include "codec/torch/torch_tensors.h"
+
+namespace gradwire::rpc {
+namespace {
+
+absl::Status add_tensor(at::Tensor tensor, bool give_away, Encoder& encoder, proto::Value& out) {
+  if (!tensor.defined()) {
+    out.set_undefined_tensor(true);
+    return absl::OkStatus();
+  }
+  const std::size_t index = encoder.tensors<TorchTensors>().add(std::move(tensor), give_away);
+  if (index > std::numeric_limits<uint32_t>::max())
+    return absl::InvalidArgumentError("too many tensors in one message");
+  out.set_tensor(static_cast<uint32_t>(index));
+  return absl::OkStatus();
+}
+
+// The number of an enumerator: its own kind, or an integer.
+absl::StatusOr<int64_t> number_of(const proto::Value& in, proto::Value::KindCase kind, uint32_t own,
+                                  int64_t limit, absl::string_view name) {
+  int64_t number = own;
+  if (in.kind_case() == proto::Value::kInteger) {
+    number = in.integer();
+  } else if (in.kind_case() != kind) {
+    return wrong_kind(name, in);
+  }
+  if (number < 0 || number >= limit) {
+    return absl::InvalidArgumentError(absl::StrCat("there is no ", name, " with the number ", number));
+  }
+  return number;
+}
+
+}  // namespace
+
+absl::Status Codec<at::Tensor>::encode(const at::Tensor& tensor, Encoder& encoder, proto::Value& out) {
+  return add_tensor(tensor, false, encoder, out);
+}
+
+absl::Status Codec<at::Tensor>::encode(at::Tensor&& tensor, Encoder& encoder, proto::Value& out) {
+  return add_tensor(std::move(tensor), true, encoder, out);
+}
+
+absl::StatusOr<at::Tensor> Codec<at::Tensor>::decode(const proto::Value& in, Decoder& decoder) {
+  if (in.kind_case() == proto::Value::kUndefinedTensor) return at::Tensor();
+  if (in.kind_case() != proto::Value::kTensor) return wrong_kind("Tensor", in);
+  const auto* set = decoder.tensors<TorchTensors>();
+  if (set == nullptr || in.tensor() >= set->tensors.size()) {
+    return absl::InvalidArgumentError(absl::StrCat("the tensor index ", in.tensor(), " is out of range"));
+  }
+  return set->tensors[in.tensor()];
+}
+
+absl::Status Codec<c10::Scalar>::encode(const c10::Scalar& value, Encoder&, proto::Value& out) {
+  if (value.isSymbolic()) return absl::InvalidArgumentError("a symbolic Scalar cannot travel");
+  if (value.isBoolean()) {
+    out.set_boolean(value.toBool());
+  } else if (value.isComplex()) {
+    const auto number = value.toComplexDouble();
+    out.mutable_complex()->set_real(number.real());
+    out.mutable_complex()->set_imaginary(number.imag());
+  } else if (value.isFloatingPoint()) {
+    out.set_real(value.toDouble());
+  } else if (value.type() == c10::ScalarType::UInt64) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the Scalar ", value.toUInt64(), " is above the largest 64-bit integer that travels"));
+  } else {
+    out.set_integer(value.toLong());
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<c10::Scalar> Codec<c10::Scalar>::decode(const proto::Value& in, Decoder&) {
+  switch (in.kind_case()) {
+    case proto::Value::kBoolean:
+      return c10::Scalar(in.boolean());
+    case proto::Value::kInteger:
+      return c10::Scalar(static_cast<int64_t>(in.integer()));
+    case proto::Value::kReal:
+      return c10::Scalar(in.real());
+    case proto::Value::kComplex:
+      return c10::Scalar(c10::complex<double>(in.complex().real(), in.complex().imaginary()));
+    default:
+      return wrong_kind("Scalar", in);
+  }
+}
+
+absl::Status Codec<c10::ScalarType>::encode(c10::ScalarType value, Encoder&, proto::Value& out) {
+  out.set_dtype(static_cast<uint32_t>(value));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<c10::ScalarType> Codec<c10::ScalarType>::decode(const proto::Value& in, Decoder&) {
+  GRADWIRE_ASSIGN_OR_RETURN(int64_t number,
+                            number_of(in, proto::Value::kDtype, in.dtype(),
+                                      static_cast<int64_t>(c10::ScalarType::NumOptions), type_name()));
+  return static_cast<c10::ScalarType>(number);
+}
+
+absl::Status Codec<c10::Layout>::encode(c10::Layout value, Encoder&, proto::Value& out) {
+  out.set_layout(static_cast<uint32_t>(value));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<c10::Layout> Codec<c10::Layout>::decode(const proto::Value& in, Decoder&) {
+  GRADWIRE_ASSIGN_OR_RETURN(int64_t number,
+                            number_of(in, proto::Value::kLayout, in.layout(),
+                                      static_cast<int64_t>(c10::Layout::NumOptions), type_name()));
+  return static_cast<c10::Layout>(number);
+}
+
+absl::Status Codec<c10::MemoryFormat>::encode(c10::MemoryFormat value, Encoder&, proto::Value& out) {
+  out.set_memory_format(static_cast<uint32_t>(value));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<c10::MemoryFormat> Codec<c10::MemoryFormat>::decode(const proto::Value& in, Decoder&) {
+  GRADWIRE_ASSIGN_OR_RETURN(int64_t number,
+                            number_of(in, proto::Value::kMemoryFormat, in.memory_format(),
+                                      static_cast<int64_t>(c10::MemoryFormat::NumOptions), type_name()));
+  return static_cast<c10::MemoryFormat>(number);
+}
+
+absl::Status Codec<c10::Device>::encode(const c10::Device& value, Encoder&, proto::Value& out) {
+  out.set_device(value.str());
+  return absl::OkStatus();
+}
+
+absl::StatusOr<c10::Device> Codec<c10::Device>::decode(const proto::Value& in, Decoder&) {
+  if (in.kind_case() != proto::Value::kDevice) return wrong_kind("Device", in);
+  // The parser of libtorch throws; its longest names are far shorter.
+  if (in.device().size() > 64) return absl::InvalidArgumentError("a device name is too long");
+  try {
+    return c10::Device(in.device());
+  } catch (const std::exception&) {  // c10::Error, or what std::stoi throws.
+    return absl::InvalidArgumentError(absl::StrCat("there is no device \"", in.device(), "\""));
+  }
+}
+
+}  // namespace gradwire::rpc

@@ -1,0 +1,78 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+#include <c10/core/Layout.h>
+#include <c10/core/MemoryFormat.h>
+#include <c10/core/Scalar.h>
+#include <c10/core/ScalarType.h>
+#include <c10/util/complex.h>
+
+#include <string>
+
+#include "codec/codec.h"
+
+namespace gradwire::rpc {
+
+// A tensor, or the undefined one. What is moved in is given away: when nothing else holds its memory it
+// travels without a copy. What arrives owns its memory, may be changed and resized, and is a leaf.
+template <>
+struct Codec<at::Tensor> {
+  static std::string type_name() { return "Tensor"; }
+  static absl::Status encode(const at::Tensor& tensor, Encoder& encoder, proto::Value& out);
+  static absl::Status encode(at::Tensor&& tensor, Encoder& encoder, proto::Value& out);
+  static absl::StatusOr<at::Tensor> decode(const proto::Value& in, Decoder& decoder);
+};
+
+// A number of either kind: integer, real, complex or bool.
+template <>
+struct Codec<c10::Scalar> {
+  static std::string type_name() { return "Scalar"; }
+  static absl::Status encode(const c10::Scalar& value, Encoder& encoder, proto::Value& out);
+  static absl::StatusOr<c10::Scalar> decode(const proto::Value& in, Decoder& decoder);
+};
+
+// These three are read from an integer too: IValues do not tell them from their numbers.
+template <>
+struct Codec<c10::ScalarType> {
+  static std::string type_name() { return "ScalarType"; }
+  static absl::Status encode(c10::ScalarType value, Encoder& encoder, proto::Value& out);
+  static absl::StatusOr<c10::ScalarType> decode(const proto::Value& in, Decoder& decoder);
+};
+
+template <>
+struct Codec<c10::Layout> {
+  static std::string type_name() { return "Layout"; }
+  static absl::Status encode(c10::Layout value, Encoder& encoder, proto::Value& out);
+  static absl::StatusOr<c10::Layout> decode(const proto::Value& in, Decoder& decoder);
+};
+
+template <>
+struct Codec<c10::MemoryFormat> {
+  static std::string type_name() { return "MemoryFormat"; }
+  static absl::Status encode(c10::MemoryFormat value, Encoder& encoder, proto::Value& out);
+  static absl::StatusOr<c10::MemoryFormat> decode(const proto::Value& in, Decoder& decoder);
+};
+
+template <>
+struct Codec<c10::Device> {
+  static std::string type_name() { return "Device"; }
+  static absl::Status encode(const c10::Device& value, Encoder& encoder, proto::Value& out);
+  static absl::StatusOr<c10::Device> decode(const proto::Value& in, Decoder& decoder);
+};
+
+template <class T>
+struct Codec<c10::complex<T>> {
+  static std::string type_name() { return absl::StrCat("complex", 16 * sizeof(T)); }
+  static absl::Status encode(const c10::complex<T>& value, Encoder&, proto::Value& out) {
+    out.mutable_complex()->set_real(value.real());
+    out.mutable_complex()->set_imaginary(value.imag());
+    return absl::OkStatus();
+  }
+  static absl::StatusOr<c10::complex<T>> decode(const proto::Value& in, Decoder&) {
+    if (in.kind_case() != proto::Value::kComplex) return wrong_kind(type_name(), in);
+    return c10::complex<T>(static_cast<T>(in.complex().real()), static_cast<T>(in.complex().imaginary()));
+  }
+};
+
+}  // namespace gradwire::rpc

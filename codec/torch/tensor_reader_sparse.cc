@@ -1,0 +1,166 @@
+// Tensors made of others, sparse and quantized ones: libtorch's kernels trust what is inside them, so all of
+// it is checked here.
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/_make_per_channel_quantized_tensor.h>
+#include <ATen/ops/_make_per_tensor_quantized_tensor.h>
+#include <ATen/ops/_sparse_coo_tensor_unsafe.h>
+#include <ATen/ops/_sparse_csr_tensor_unsafe.h>
+#include <ATen/ops/_validate_sparse_coo_tensor_args.h>
+#include <ATen/ops/_validate_sparse_csr_tensor_args.h>
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+
+#include "absl/strings/str_cat.h"
+#include "base/error.h"
+#include "codec/torch/tensor_layout.h"
+#include "codec/torch/tensor_reader.h"
+
+namespace gradwire::rpc {
+namespace {
+
+absl::Status expect_parts(const proto::Tensor& in, int count) {
+  if (in.parts_size() != count) {
+    return absl::InvalidArgumentError(absl::StrCat("it has ", in.parts_size(), " parts, not ", count));
+  }
+  if (in.kind() != proto::Tensor::QUANTIZED &&
+      (in.buffer() != 0 || !in.inline_data().empty() || in.strides_size() != 0)) {
+    return absl::InvalidArgumentError("a sparse tensor has no data or strides besides its parts");
+  }
+  return absl::OkStatus();
+}
+
+// Whether each column of [dims, nnz] row-major indices is above the one before, in lexicographic order.
+bool is_strictly_ascending(const at::Tensor& indices) {
+  const int64_t dims = indices.size(0);
+  const int64_t nnz = indices.size(1);
+  const auto* data = indices.const_data_ptr<int64_t>();
+  for (int64_t column = 1; column < nnz; ++column) {
+    int64_t row = 0;
+    while (row < dims && data[row * nnz + column - 1] == data[row * nnz + column]) ++row;
+    if (row == dims || data[row * nnz + column - 1] > data[row * nnz + column]) return false;
+  }
+  return true;
+}
+
+// Indices into sizes[0..dims).
+absl::Status check_indices(const at::Tensor& indices, at::IntArrayRef sizes) {
+  const int64_t nnz = indices.size(1);
+  const auto* data = indices.const_data_ptr<int64_t>();
+  for (int64_t row = 0; row < indices.size(0); ++row) {
+    for (int64_t i = 0; i < nnz; ++i) {
+      if (data[row * nnz + i] < 0 || data[row * nnz + i] >= sizes[row]) {
+        return absl::InvalidArgumentError(absl::StrCat("the index ", data[row * nnz + i],
+                                                       " is out of range for dimension ", row, " of size ",
+                                                       sizes[row]));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status check_scale(double scale) {
+  // Kernels divide by it as a float.
+  if (!std::isfinite(scale) || static_cast<float>(scale) <= 0 || !std::isfinite(static_cast<float>(scale))) {
+    return absl::InvalidArgumentError(absl::StrCat("its scale ", scale, " is no positive finite number"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status check_zero_point(int64_t zero_point, at::ScalarType dtype) {
+  int64_t low = 0;
+  int64_t high = 255;
+  if (dtype == at::kQInt8) {
+    low = -128;
+    high = 127;
+  } else if (dtype == at::kQInt32) {
+    low = std::numeric_limits<int32_t>::min();
+    high = std::numeric_limits<int32_t>::max();
+  }
+  if (zero_point < low || zero_point > high) {
+    return absl::InvalidArgumentError(absl::StrCat("its zero point ", zero_point, " is out of range"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<at::Tensor> TensorReader::read_sparse_coo(const proto::Tensor& in, at::ScalarType dtype) {
+  GRADWIRE_RETURN_IF_ERROR(expect_parts(in, 2));
+  GRADWIRE_RETURN_IF_ERROR(
+      checked_extent(in.sizes(), static_cast<int64_t>(c10::elementSize(dtype))).status());
+  GRADWIRE_ASSIGN_OR_RETURN(at::Tensor indices, read_part(in.parts(0)));
+  GRADWIRE_ASSIGN_OR_RETURN(at::Tensor values, read_part(in.parts(1)));
+  const at::IntArrayRef sizes(in.sizes().data(), in.sizes().size());
+  if (indices.scalar_type() != at::kLong || indices.dim() != 2 || values.scalar_type() != dtype ||
+      values.dim() < 1 || indices.size(1) != values.size(0) ||
+      indices.size(0) + values.dim() - 1 != static_cast<int64_t>(sizes.size()) ||
+      values.sizes().slice(1) != sizes.slice(indices.size(0))) {
+    return absl::InvalidArgumentError("its indices, values and sizes do not fit together");
+  }
+  GRADWIRE_RETURN_IF_ERROR(check_indices(indices, sizes));
+  if (in.coalesced() && !is_strictly_ascending(indices)) {
+    return absl::InvalidArgumentError("it calls itself coalesced but its indices are not ascending");
+  }
+  at::_validate_sparse_coo_tensor_args(indices, values, sizes);
+  return at::_sparse_coo_tensor_unsafe(indices, values, sizes, values.options().layout(at::kSparse),
+                                       in.coalesced());
+}
+
+absl::StatusOr<at::Tensor> TensorReader::read_sparse_csr(const proto::Tensor& in, at::ScalarType dtype) {
+  GRADWIRE_RETURN_IF_ERROR(expect_parts(in, 3));
+  GRADWIRE_RETURN_IF_ERROR(
+      checked_extent(in.sizes(), static_cast<int64_t>(c10::elementSize(dtype))).status());
+  GRADWIRE_ASSIGN_OR_RETURN(at::Tensor crow, read_part(in.parts(0)));
+  GRADWIRE_ASSIGN_OR_RETURN(at::Tensor columns, read_part(in.parts(1)));
+  GRADWIRE_ASSIGN_OR_RETURN(at::Tensor values, read_part(in.parts(2)));
+  if ((crow.scalar_type() != at::kLong && crow.scalar_type() != at::kInt) ||
+      columns.scalar_type() != crow.scalar_type() || values.scalar_type() != dtype || in.sizes_size() < 2 ||
+      crow.dim() < 1 || columns.dim() != crow.dim() || values.dim() < columns.dim()) {
+    return absl::InvalidArgumentError("its row pointers, columns, values and sizes do not fit together");
+  }
+  // Indices of 32 bits cannot count beyond their range.
+  if (crow.scalar_type() == at::kInt) {
+    for (int64_t size : in.sizes()) {
+      if (size > std::numeric_limits<int32_t>::max()) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("its indices of 32 bits cannot reach a size of ", size));
+      }
+    }
+  }
+  const at::IntArrayRef sizes(in.sizes().data(), in.sizes().size());
+  // Checks shapes, that row pointers ascend from 0 to the number of columns, and that columns are in range,
+  // ascending and distinct within each row.
+  at::_validate_sparse_csr_tensor_args(crow, columns, values, sizes);
+  return at::_sparse_csr_tensor_unsafe(crow, columns, values, sizes, values.options().layout(at::kSparseCsr));
+}
+
+absl::StatusOr<at::Tensor> TensorReader::read_quantized(const proto::Tensor& in, at::ScalarType dtype) {
+  if (dtype != at::kQInt8 && dtype != at::kQUInt8 && dtype != at::kQInt32) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(c10::toString(dtype), " is no quantized dtype that travels"));
+  }
+  GRADWIRE_RETURN_IF_ERROR(expect_parts(in, in.channel_axis() == 0 ? 0 : 2));
+  GRADWIRE_ASSIGN_OR_RETURN(at::Tensor integers, read_strided(in, c10::toUnderlying(dtype), false));
+  if (in.channel_axis() == 0) {
+    GRADWIRE_RETURN_IF_ERROR(check_scale(in.scale()));
+    GRADWIRE_RETURN_IF_ERROR(check_zero_point(in.zero_point(), dtype));
+    return at::_make_per_tensor_quantized_tensor(integers, in.scale(), in.zero_point());
+  }
+  GRADWIRE_ASSIGN_OR_RETURN(at::Tensor scales, read_part(in.parts(0)));
+  GRADWIRE_ASSIGN_OR_RETURN(at::Tensor zero_points, read_part(in.parts(1)));
+  const int64_t axis = int64_t{in.channel_axis()} - 1;
+  if (axis >= integers.dim() || scales.scalar_type() != at::kDouble || scales.dim() != 1 ||
+      zero_points.scalar_type() != at::kLong || zero_points.dim() != 1 ||
+      scales.size(0) != integers.size(axis) || zero_points.size(0) != integers.size(axis)) {
+    return absl::InvalidArgumentError("its channel axis, scales and zero points do not fit its sizes");
+  }
+  for (int64_t i = 0; i < scales.size(0); ++i) {
+    GRADWIRE_RETURN_IF_ERROR(check_scale(scales.const_data_ptr<double>()[i]));
+    GRADWIRE_RETURN_IF_ERROR(check_zero_point(zero_points.const_data_ptr<int64_t>()[i], dtype));
+  }
+  return at::_make_per_channel_quantized_tensor(integers, scales, zero_points, axis);
+}
+
+}  // namespace gradwire::rpc

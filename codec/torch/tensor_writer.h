@@ -1,0 +1,39 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <vector>
+
+#include "absl/status/status.h"
+#include "codec/tensor_set.h"
+#include "proto/value.pb.h"
+
+namespace gradwire::rpc {
+
+// Writes tensors into a payload. Lives for one message; not thread-safe. Exceptions of libtorch pass through.
+class TensorWriter {
+ public:
+  TensorWriter(TensorSharing sharing, std::vector<transport::Buffer>& buffers)
+      : sharing_(sharing), buffers_(buffers) {}
+
+  // Any tensor that can travel; the caller of this holds one handle to it. `given_away`: see TorchTensors.
+  // InvalidArgument says what it is that cannot travel.
+  absl::Status write(const at::Tensor& tensor, bool given_away, proto::Tensor& out);
+
+ private:
+  absl::Status write_strided(const at::Tensor& tensor, bool given_away, proto::Tensor& out);
+  absl::Status write_sparse_coo(const at::Tensor& tensor, proto::Tensor& out);
+  absl::Status write_sparse_csr(const at::Tensor& tensor, proto::Tensor& out);
+  absl::Status write_quantized(const at::Tensor& tensor, bool given_away, proto::Tensor& out);
+
+  // One component of a sparse or quantized tensor: always row-major.
+  absl::Status write_part(const at::Tensor& part, proto::Tensor& out);
+  // `dense` is a dense CPU tensor without pending conjugation or negation; `alone` says that its memory may
+  // be read at any later time.
+  absl::Status write_bytes(const at::Tensor& dense, bool alone, proto::Tensor& out);
+
+  const TensorSharing sharing_;
+  std::vector<transport::Buffer>& buffers_;
+};
+
+}  // namespace gradwire::rpc

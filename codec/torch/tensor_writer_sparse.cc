@@ -1,0 +1,55 @@
+// Tensors made of others: sparse and quantized ones.
+#include <ATen/core/Tensor.h>
+#include <ATen/quantized/QTensorImpl.h>
+
+#include <cstdint>
+
+#include "absl/strings/str_cat.h"
+#include "base/error.h"
+#include "codec/torch/tensor_layout.h"
+#include "codec/torch/tensor_memory.h"
+#include "codec/torch/tensor_writer.h"
+
+namespace gradwire::rpc {
+
+absl::Status TensorWriter::write_sparse_coo(const at::Tensor& tensor, proto::Tensor& out) {
+  out.set_kind(proto::Tensor::SPARSE_COO);
+  out.set_coalesced(tensor.is_coalesced());
+  GRADWIRE_RETURN_IF_ERROR(write_part(tensor._indices(), *out.add_parts()));
+  return write_part(tensor._values(), *out.add_parts());
+}
+
+absl::Status TensorWriter::write_sparse_csr(const at::Tensor& tensor, proto::Tensor& out) {
+  out.set_kind(proto::Tensor::SPARSE_CSR);
+  GRADWIRE_RETURN_IF_ERROR(write_part(tensor.crow_indices(), *out.add_parts()));
+  GRADWIRE_RETURN_IF_ERROR(write_part(tensor.col_indices(), *out.add_parts()));
+  return write_part(tensor.values(), *out.add_parts());
+}
+
+absl::Status TensorWriter::write_quantized(const at::Tensor& tensor, bool given_away, proto::Tensor& out) {
+  out.set_kind(proto::Tensor::QUANTIZED);
+  at::ScalarType underlying = c10::toUnderlying(tensor.scalar_type());
+  if (tensor.scalar_type() == at::kQUInt4x2 || tensor.scalar_type() == at::kQUInt2x4) {
+    return absl::InvalidArgumentError("a quantized tensor of less than 8 bits an element cannot travel");
+  }
+  switch (tensor.qscheme()) {
+    case at::kPerTensorAffine:
+    case at::kPerTensorSymmetric:
+      out.set_scale(tensor.q_scale());
+      out.set_zero_point(tensor.q_zero_point());
+      break;
+    case at::kPerChannelAffine:
+    case at::kPerChannelSymmetric:
+      out.set_channel_axis(static_cast<uint32_t>(tensor.q_per_channel_axis() + 1));
+      GRADWIRE_RETURN_IF_ERROR(write_part(tensor.q_per_channel_scales().to(at::kDouble), *out.add_parts()));
+      GRADWIRE_RETURN_IF_ERROR(
+          write_part(tensor.q_per_channel_zero_points().to(at::kLong), *out.add_parts()));
+      break;
+    default:
+      return absl::InvalidArgumentError("a tensor quantized with floating-point zero points cannot travel");
+  }
+  // A quantized tensor is never alone here: the alias below holds its storage too.
+  return write_strided(reinterpret(tensor, underlying), given_away, out);
+}
+
+}  // namespace gradwire::rpc
