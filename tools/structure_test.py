@@ -1,0 +1,69 @@
+#!/usr/bin/env python3
+"""Dependencies of the tree point one way, and tools/structure notices those that do not."""
+
+import importlib.machinery
+import importlib.util
+import os
+import tempfile
+import unittest
+
+TOOL = os.path.realpath(os.path.join(os.path.dirname(__file__), "structure"))
+LOADER = importlib.machinery.SourceFileLoader("structure", TOOL)
+structure = importlib.util.module_from_spec(importlib.util.spec_from_loader("structure", LOADER))
+LOADER.exec_module(structure)
+
+LINE = "base < codec, store < rpc\n"
+
+
+class Structure(unittest.TestCase):
+    def problems(self, files, documents=(LINE, LINE)):
+        """What tools/structure says of a tree of these files: path to text."""
+        with tempfile.TemporaryDirectory() as root:
+            for path, text in [*zip(structure.DOCUMENTS, documents), *files.items()]:
+                os.makedirs(os.path.dirname(os.path.join(root, path)), exist_ok=True)
+                with open(os.path.join(root, path), "w", encoding="utf-8") as file:
+                    file.write(text)
+            return structure.check(root)
+
+    def test_the_tree_itself(self):
+        self.assertEqual(structure.check(structure.ROOT), [])
+        self.assertGreaterEqual(len(list(structure.uses(structure.ROOT))), 1000)
+
+    def test_dependencies_and_includes_that_point_down(self):
+        self.assertEqual(self.problems({
+            "rpc/BUILD.bazel": 'load("//bazel:defs.bzl", "x")\ncc_library(name = "a", deps = ["//base", "//codec/torch:b", ":c"])',
+            "store/BUILD.bazel": 'cc_library(name = "a", deps = ["//base:x"], visibility = ["//rpc:__pkg__"])',
+            "rpc/link/a.cc": '#include "base/x.h"\n#include "rpc/a.h"\n#include "google/x.h"\n',
+        }), [])
+
+    def test_a_dependency_that_points_up(self):
+        self.assertEqual(self.problems({"store/BUILD.bazel": 'cc_library(\n    name = "a",\n    deps = ["//rpc/link:b"],\n)'}),
+                         ["store/BUILD.bazel:3: store uses rpc, which is not below it"])
+
+    def test_an_include_that_points_aside(self):
+        self.assertEqual(self.problems({"codec/torch/a.h": "#pragma once\n#include \"store/x.h\"\n"}),
+                         ["codec/torch/a.h:2: codec uses store, which is not below it"])
+
+    def test_only_tests_use_tests(self):
+        rule = '{}(name = "a", deps = ["//tests/x:y"]{})'
+        for call in (rule.format("cc_test", ""), rule.format("cc_library", ", testonly = True")):
+            self.assertEqual(self.problems({"rpc/BUILD.bazel": call, "tests/x/y.h": ""}), [])
+        self.assertEqual(self.problems({"rpc/BUILD.bazel": rule.format("cc_library", ""), "tests/x/y.h": ""}),
+                         ["rpc/BUILD.bazel:1: rpc uses tests, which is in no layer"])
+
+    def test_documents_that_disagree(self):
+        self.assertEqual(self.problems({}, (LINE, "base < store < codec < rpc\n")),
+                         ["CONTRIBUTING.md: other layers than in ARCHITECTURE.md"])
+        self.assertEqual(self.problems({}, (LINE, "no line\n")), ["CONTRIBUTING.md: no line of layers"])
+
+    def test_headers_behind_a_header(self):
+        with tempfile.TemporaryDirectory() as root:
+            for name, text in (("a.h", '#include "b.h"\n#include <c>\n'), ("b.h", '#include "a.h"\n#include "c.h"\n'),
+                               ("c.h", "")):
+                with open(os.path.join(root, name), "w", encoding="utf-8") as file:
+                    file.write(text)
+            self.assertEqual(structure.headers_behind(root, "a.h"), {"b.h", "c.h"})
+
+
+if __name__ == "__main__":
+    unittest.main()
