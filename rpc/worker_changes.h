@@ -12,7 +12,7 @@
 #include "base/executor.h"
 #include "base/future.h"
 #include "base/mutex.h"
-#include "rpc/strand.h"
+#include "base/strand.h"
 #include "rpc/worker.h"
 #include "rpc/worker_state.h"
 

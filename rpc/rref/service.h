@@ -16,6 +16,7 @@
 #include "absl/time/time.h"
 #include "base/future.h"
 #include "base/mutex.h"
+#include "base/strand.h"
 #include "codec/encoder.h"
 #include "codec/id.h"
 #include "proto/value.pb.h"
@@ -25,7 +26,6 @@
 #include "rpc/rref/references.h"
 #include "rpc/server_call.h"
 #include "rpc/settlement.h"
-#include "rpc/strand.h"
 #include "rpc/worker.h"
 
 namespace gradwire::rpc {

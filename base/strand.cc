@@ -1,11 +1,11 @@
-#include "rpc/strand.h"
+#include "base/strand.h"
 
 #include <atomic>
 #include <utility>
 
 #include "base/execution_state.h"
 
-namespace gradwire::rpc {
+namespace gradwire {
 
 // Passes the turn on once: when told to, or when nobody can tell any more.
 class Strand::Turn {
@@ -90,4 +90,4 @@ void Strand::next() {
   start(std::move(task));
 }
 
-}  // namespace gradwire::rpc
+}  // namespace gradwire

@@ -7,7 +7,7 @@
 #include "base/executor.h"
 #include "base/mutex.h"
 
-namespace gradwire::rpc {
+namespace gradwire {
 
 // A queue whose tasks start one after another on an executor: the next starts when the running one says so,
 // by calling what it was given (any thread, more than once does no harm) or by dropping it. Each task starts
@@ -46,4 +46,4 @@ class Strand : public std::enable_shared_from_this<Strand> {
   std::deque<Executor::Task> due_inline_ ABSL_GUARDED_BY(mutex_);
 };
 
-}  // namespace gradwire::rpc
+}  // namespace gradwire

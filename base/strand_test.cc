@@ -1,4 +1,4 @@
-#include "rpc/strand.h"
+#include "base/strand.h"
 
 #include <optional>
 #include <vector>
@@ -8,7 +8,7 @@
 #include "base/thread_pool.h"
 #include "gtest/gtest.h"
 
-namespace gradwire::rpc {
+namespace gradwire {
 namespace {
 
 std::shared_ptr<ThreadPool> make_pool(int threads = 4) {
@@ -128,4 +128,4 @@ TEST(Strand, LongQueueAfterTheExecutorsEndNeedsNoDeepStack) {
 }
 
 }  // namespace
-}  // namespace gradwire::rpc
+}  // namespace gradwire
