@@ -9,15 +9,15 @@
 #include "base/thread_pool.h"
 #include "base/timer_queue.h"
 #include "rpc/agent.h"
-#include "rpc/directory.h"
+#include "rpc/membership/directory.h"
+#include "rpc/membership/shutdown_wait.h"
 #include "rpc/membership/store_silence.h"
+#include "rpc/membership/worker_changes.h"
 #include "rpc/peers.h"
 #include "rpc/pending_calls.h"
 #include "rpc/request_ids.h"
 #include "rpc/rref/service.h"
 #include "rpc/server.h"
-#include "rpc/shutdown_wait.h"
-#include "rpc/worker_changes.h"
 #include "transport/event_loop.h"
 
 namespace gradwire::rpc {

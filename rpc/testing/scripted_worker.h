@@ -8,7 +8,7 @@
 #include "codec/id.h"
 #include "proto/rpc.pb.h"
 #include "rpc/agent.h"
-#include "rpc/directory.h"
+#include "rpc/membership/directory.h"
 #include "rpc/testing/network.h"
 #include "transport/recording_listener.h"
 

@@ -1,4 +1,4 @@
-#include "rpc/directory.h"
+#include "rpc/membership/directory.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "rpc/directory.h"
+#include "rpc/membership/directory.h"
 
 #include <algorithm>
 #include <cstdlib>

@@ -1,4 +1,4 @@
-#include "rpc/shutdown_wait.h"
+#include "rpc/membership/shutdown_wait.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "rpc/worker_changes.h"
+#include "rpc/membership/worker_changes.h"
 
 #include <algorithm>
 #include <iterator>
