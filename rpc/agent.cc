@@ -10,7 +10,7 @@
 #include "rpc/agent_impl.h"
 #include "rpc/current_agent.h"
 #include "rpc/global_agent.h"
-#include "rpc/link.h"
+#include "rpc/link/link.h"
 
 namespace gradwire::rpc {
 namespace {

@@ -4,7 +4,7 @@
 #include "rpc/agent_impl.h"
 #include "rpc/call_context.h"
 #include "rpc/flow_wait.h"
-#include "rpc/link.h"
+#include "rpc/link/link.h"
 #include "rpc/outgoing_call.h"
 
 // How calls leave an agent and what becomes of their answers.

@@ -9,7 +9,7 @@
 #include "base/name.h"
 #include "base/random_id.h"
 #include "codec/codec_containers.h"
-#include "rpc/link.h"
+#include "rpc/link/link.h"
 #include "rpc/registry.h"
 #include "rpc/transports.h"
 #include "store/init_method.h"

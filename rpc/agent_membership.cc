@@ -4,7 +4,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "rpc/agent_impl.h"
-#include "rpc/link.h"
+#include "rpc/link/link.h"
 
 // How an agent learns who is in the group and who has gone, and what follows.
 //

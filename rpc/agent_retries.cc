@@ -5,7 +5,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "rpc/agent_impl.h"
-#include "rpc/link.h"
+#include "rpc/link/link.h"
 
 // How calls of idempotent functions outlive their connection (proto/rpc.proto, "Repeated calls"). Such a call stays in
 // the table, without a link, between an attempt that failed and the next; whatever ends a call ends it there too.

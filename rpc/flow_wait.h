@@ -7,7 +7,7 @@
 #include "absl/time/time.h"
 #include "base/executor.h"
 #include "base/timer_queue.h"
-#include "rpc/flow_window.h"
+#include "rpc/link/flow_window.h"
 
 namespace gradwire::rpc {
 

@@ -10,8 +10,8 @@
 #include "codec/incoming_payload.h"
 #include "proto/rpc.pb.h"
 #include "rpc/destination.h"
-#include "rpc/envelope.h"
 #include "rpc/lazy_references.h"
+#include "rpc/link/envelope.h"
 #include "rpc/worker.h"
 
 namespace gradwire::rpc {

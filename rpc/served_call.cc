@@ -11,7 +11,7 @@
 #include "rpc/call_context.h"
 #include "rpc/current_agent.h"
 #include "rpc/lazy_references.h"
-#include "rpc/link.h"
+#include "rpc/link/link.h"
 #include "rpc/registry.h"
 
 namespace gradwire::rpc {

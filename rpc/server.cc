@@ -10,7 +10,7 @@
 #include "rpc/agent.h"
 #include "rpc/agent_impl.h"
 #include "rpc/answer_by.h"
-#include "rpc/link.h"
+#include "rpc/link/link.h"
 #include "rpc/rref/service.h"
 #include "rpc/served_call.h"
 

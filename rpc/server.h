@@ -10,11 +10,11 @@
 #include "base/mutex.h"
 #include "base/strand.h"
 #include "base/thread_pool.h"
-#include "rpc/agent_tables.h"
 #include "rpc/callee_cost.h"
 #include "rpc/deduplicator.h"
-#include "rpc/envelope.h"
 #include "rpc/extension.h"
+#include "rpc/link/agent_tables.h"
+#include "rpc/link/envelope.h"
 #include "rpc/worker.h"
 #include "transport/message.h"
 

@@ -6,7 +6,7 @@
 #include "codec/codec_containers.h"
 #include "rpc/agent.h"
 #include "rpc/agent_impl.h"
-#include "rpc/link.h"
+#include "rpc/link/link.h"
 #include "rpc/served_call.h"
 #include "rpc/server.h"
 

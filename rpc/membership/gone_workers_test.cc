@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "rpc/agent_tables.h"
 #include "rpc/deduplicator.h"
-#include "rpc/link.h"
-#include "rpc/peers.h"
+#include "rpc/link/agent_tables.h"
+#include "rpc/link/link.h"
+#include "rpc/link/peers.h"
 #include "rpc/rref/owner_table.h"
 #include "rpc/rref/references.h"
 

@@ -5,8 +5,8 @@
 #include "base/error.h"
 #include "proto/rpc.pb.h"
 #include "rpc/agent.h"
-#include "rpc/departures_codec.h"
-#include "rpc/goodbye.h"
+#include "rpc/link/departures_codec.h"
+#include "rpc/link/goodbye.h"
 #include "rpc/rref/service.h"
 
 // Between the reference protocol, which decides, and the agent, which sends and frees.

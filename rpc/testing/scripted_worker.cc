@@ -7,7 +7,7 @@
 #include "absl/time/clock.h"
 #include "base/random_id.h"
 #include "codec/codec_containers.h"
-#include "rpc/link.h"
+#include "rpc/link/link.h"
 #include "store/prefix_store.h"
 
 namespace gradwire::rpc::testing {

@@ -12,7 +12,7 @@
 #include "codec/codec_containers.h"
 #include "codec/codec_test_util.h"
 #include "proto/rpc.pb.h"
-#include "rpc/envelope.h"
+#include "rpc/link/envelope.h"
 #include "tests/fuzz/fuzzing.h"
 
 namespace {

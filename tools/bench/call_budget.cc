@@ -17,7 +17,7 @@
 #include "base/error.h"
 #include "codec/tensor_set.h"
 #include "codec/torch/torch_tensors.h"
-#include "rpc/envelope.h"
+#include "rpc/link/envelope.h"
 #include "rpc/rpc.h"
 #include "store/hash_store.h"
 #include "tools/bench/measure.h"

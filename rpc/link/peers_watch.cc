@@ -5,10 +5,10 @@
 #include "base/host.h"
 #include "base/log.h"
 #include "codec/codec_containers.h"
-#include "rpc/departures_codec.h"
-#include "rpc/goodbye.h"
-#include "rpc/link.h"
-#include "rpc/peers.h"
+#include "rpc/link/departures_codec.h"
+#include "rpc/link/goodbye.h"
+#include "rpc/link/link.h"
+#include "rpc/link/peers.h"
 #include "transport/refused.h"
 
 // How Peers finds out who answers, and what becomes of those who do not.

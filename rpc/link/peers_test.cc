@@ -1,4 +1,4 @@
-#include "rpc/peers.h"
+#include "rpc/link/peers.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "base/mutex.h"
-#include "rpc/link.h"
+#include "rpc/link/link.h"
 #include "transport/loop_thread.h"
 #include "transport/refused.h"
 #include "transport/tcp/tcp_transport.h"

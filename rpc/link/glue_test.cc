@@ -10,7 +10,7 @@
 #include "codec/codec_containers.h"
 #include "proto/rpc.pb.h"
 #include "rpc/call.h"
-#include "rpc/link.h"
+#include "rpc/link/link.h"
 #include "rpc/rref/service.h"
 #include "rpc/testing/cut_store.h"
 #include "rpc/testing/network.h"

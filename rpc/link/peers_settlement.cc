@@ -1,8 +1,8 @@
 #include <optional>
 
-#include "rpc/departures_codec.h"
-#include "rpc/link.h"
-#include "rpc/peers.h"
+#include "rpc/link/departures_codec.h"
+#include "rpc/link/link.h"
+#include "rpc/link/peers.h"
 
 // What Peers counts of what was sent and read, and what it says of it (proto/rpc.proto, "What has arrived").
 namespace gradwire::rpc {

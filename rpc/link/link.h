@@ -14,9 +14,9 @@
 
 #include "base/mutex.h"
 #include "proto/membership.pb.h"
-#include "rpc/arrivals.h"
-#include "rpc/envelope.h"
-#include "rpc/flow_window.h"
+#include "rpc/link/arrivals.h"
+#include "rpc/link/envelope.h"
+#include "rpc/link/flow_window.h"
 #include "rpc/worker.h"
 #include "transport/connection.h"
 

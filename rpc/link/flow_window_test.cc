@@ -1,4 +1,4 @@
-#include "rpc/flow_window.h"
+#include "rpc/link/flow_window.h"
 
 #include <gtest/gtest.h>
 

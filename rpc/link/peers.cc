@@ -1,4 +1,4 @@
-#include "rpc/peers.h"
+#include "rpc/link/peers.h"
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
@@ -6,8 +6,8 @@
 #include "base/error.h"
 #include "base/host.h"
 #include "base/log.h"
-#include "rpc/goodbye.h"
-#include "rpc/link.h"
+#include "rpc/link/goodbye.h"
+#include "rpc/link/link.h"
 
 namespace gradwire::rpc {
 

@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "rpc/arrivals.h"
+#include "rpc/link/arrivals.h"
 
 namespace gradwire::rpc {
 

@@ -1,4 +1,4 @@
-#include "rpc/arrivals.h"
+#include "rpc/link/arrivals.h"
 
 #include <algorithm>
 #include <limits>

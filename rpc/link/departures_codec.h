@@ -3,7 +3,7 @@
 #include <optional>
 
 #include "proto/rpc.pb.h"
-#include "rpc/arrivals.h"
+#include "rpc/link/arrivals.h"
 
 namespace gradwire::rpc {
 

@@ -1,4 +1,4 @@
-#include "rpc/goodbye.h"
+#include "rpc/link/goodbye.h"
 
 #include "absl/strings/str_cat.h"
 #include "codec/codec_containers.h"

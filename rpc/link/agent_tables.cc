@@ -1,4 +1,4 @@
-#include "rpc/agent_tables.h"
+#include "rpc/link/agent_tables.h"
 
 #include "absl/strings/str_cat.h"
 

@@ -1,4 +1,4 @@
-#include "rpc/link.h"
+#include "rpc/link/link.h"
 
 #include <algorithm>
 
@@ -8,8 +8,8 @@
 #include "base/log.h"
 #include "base/name.h"
 #include "codec/codec_containers.h"
-#include "rpc/goodbye.h"
-#include "rpc/peers.h"
+#include "rpc/link/goodbye.h"
+#include "rpc/link/peers.h"
 
 // How Peers treats what arrives on a link, and its end.
 namespace gradwire::rpc {
