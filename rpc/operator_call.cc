@@ -12,8 +12,8 @@
 #include "absl/strings/str_join.h"
 #include "base/error.h"
 #include "base/mutex.h"
+#include "rpc/callee/registry.h"
 #include "rpc/operator_allow_list.h"
-#include "rpc/registry.h"
 #include "rpc/torch_call.h"
 
 namespace gradwire::rpc {

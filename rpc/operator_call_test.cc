@@ -9,11 +9,11 @@
 
 #include "codec/codec_containers.h"
 #include "gtest/gtest.h"
-#include "rpc/fake_server_call.h"
+#include "rpc/callee/fake_server_call.h"
+#include "rpc/callee/registry.h"
+#include "rpc/callee/type_ops.h"
 #include "rpc/op_call.h"
 #include "rpc/operator_allow_list.h"
-#include "rpc/registry.h"
-#include "rpc/type_ops.h"
 
 namespace gradwire::rpc {
 namespace {

@@ -9,8 +9,8 @@
 #include "codec/encoder.h"
 #include "codec/incoming_payload.h"
 #include "proto/rpc.pb.h"
+#include "rpc/callee/lazy_references.h"
 #include "rpc/destination.h"
-#include "rpc/lazy_references.h"
 #include "rpc/link/envelope.h"
 #include "rpc/worker.h"
 

@@ -6,10 +6,10 @@
 
 #include "base/stable_hash.h"
 #include "codec/type_name.h"
+#include "rpc/callee/registry.h"
+#include "rpc/callee/serve.h"
+#include "rpc/callee/type_ops.h"
 #include "rpc/constructor.h"
-#include "rpc/registry.h"
-#include "rpc/serve.h"
-#include "rpc/type_ops.h"
 
 // Registers what other workers may call. At namespace scope, in any namespace, in a library that both
 // programs link (gradwire_cc_library, or alwayslink = True). Names on the wire are fully qualified.

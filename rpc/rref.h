@@ -8,10 +8,10 @@
 #include "base/future.h"
 #include "codec/codec.h"
 #include "rpc/agent.h"
+#include "rpc/callee/type_ops.h"
 #include "rpc/rref/handle.h"
 #include "rpc/rref/service.h"
 #include "rpc/rref_backward.h"
-#include "rpc/type_ops.h"
 
 namespace gradwire::rpc {
 

@@ -15,7 +15,7 @@
 #include "absl/strings/str_split.h"
 #include "base/error.h"
 #include "base/mutex.h"
-#include "rpc/registry.h"
+#include "rpc/callee/registry.h"
 #include "rpc/torch_call.h"
 
 namespace gradwire::rpc {

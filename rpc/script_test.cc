@@ -11,9 +11,9 @@
 
 #include "codec/codec_containers.h"
 #include "gtest/gtest.h"
-#include "rpc/fake_server_call.h"
+#include "rpc/callee/fake_server_call.h"
+#include "rpc/callee/registry.h"
 #include "rpc/op_call.h"
-#include "rpc/registry.h"
 
 namespace gradwire::rpc {
 namespace {

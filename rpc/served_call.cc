@@ -9,10 +9,10 @@
 #include "codec/codec_containers.h"
 #include "rpc/agent.h"
 #include "rpc/call_context.h"
+#include "rpc/callee/lazy_references.h"
+#include "rpc/callee/registry.h"
 #include "rpc/current_agent.h"
-#include "rpc/lazy_references.h"
 #include "rpc/link/link.h"
-#include "rpc/registry.h"
 
 namespace gradwire::rpc {
 namespace {

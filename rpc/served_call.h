@@ -10,10 +10,10 @@
 #include "base/cancellation.h"
 #include "base/execution_state.h"
 #include "proto/rpc.pb.h"
-#include "rpc/registry.h"
+#include "rpc/callee/registry.h"
+#include "rpc/callee/server_call.h"
 #include "rpc/rref/service.h"
 #include "rpc/server.h"
-#include "rpc/server_call.h"
 
 namespace gradwire::rpc {
 

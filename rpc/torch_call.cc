@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "codec/torch/ivalue_codec.h"
 #include "codec/torch/tensor_codec.h"
-#include "rpc/type_ops.h"
+#include "rpc/callee/type_ops.h"
 
 namespace gradwire::rpc {
 namespace {

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "rpc/callee/server_call.h"
 #include "rpc/schema_match.h"
-#include "rpc/server_call.h"
 
 namespace gradwire::rpc {
 

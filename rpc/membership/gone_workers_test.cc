@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "rpc/deduplicator.h"
+#include "rpc/callee/deduplicator.h"
 #include "rpc/link/agent_tables.h"
 #include "rpc/link/link.h"
 #include "rpc/link/peers.h"

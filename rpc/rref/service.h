@@ -20,12 +20,12 @@
 #include "codec/encoder.h"
 #include "codec/id.h"
 #include "proto/value.pb.h"
+#include "rpc/callee/server_call.h"
 #include "rpc/extension.h"
 #include "rpc/link/agent_tables.h"
 #include "rpc/link/settlement.h"
 #include "rpc/rref/handle.h"
 #include "rpc/rref/references.h"
-#include "rpc/server_call.h"
 #include "rpc/worker.h"
 
 namespace gradwire::rpc {

@@ -8,8 +8,8 @@
 #include "absl/strings/str_cat.h"
 #include "base/error.h"
 #include "codec/function_traits.h"
-#include "rpc/server_call.h"
-#include "rpc/type_ops.h"
+#include "rpc/callee/server_call.h"
+#include "rpc/callee/type_ops.h"
 
 // How a registered C++ callee is served: decode, run, finish. One instantiation for each callee.
 namespace gradwire::rpc::serve_internal {

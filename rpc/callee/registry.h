@@ -10,8 +10,8 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "base/mutex.h"
-#include "rpc/callee_cost.h"
-#include "rpc/server_call.h"
+#include "rpc/callee/callee_cost.h"
+#include "rpc/callee/server_call.h"
 
 namespace gradwire::rpc {
 

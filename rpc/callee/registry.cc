@@ -1,4 +1,4 @@
-#include "rpc/registry.h"
+#include "rpc/callee/registry.h"
 
 #include <algorithm>
 

@@ -5,7 +5,7 @@
 
 #include "codec/codec_containers.h"
 #include "codec/type_name.h"
-#include "rpc/server_call.h"
+#include "rpc/callee/server_call.h"
 
 namespace gradwire::rpc {
 

@@ -1,4 +1,4 @@
-#include "rpc/registry.h"
+#include "rpc/callee/registry.h"
 
 #include "base/stable_hash.h"
 #include "gtest/gtest.h"

@@ -9,7 +9,7 @@
 #include "base/error.h"
 #include "codec/codec.h"
 #include "codec/codec_test_util.h"
-#include "rpc/server_call.h"
+#include "rpc/callee/server_call.h"
 
 namespace gradwire::rpc {
 
