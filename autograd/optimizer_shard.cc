@@ -13,9 +13,9 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "codec/torch/tensor_codec.h"
-#include "rpc/answer_by.h"
 #include "rpc/call.h"
 #include "rpc/call_context.h"
+#include "rpc/caller/answer_by.h"
 
 namespace gradwire::autograd {
 namespace {

@@ -81,7 +81,7 @@ class OptimizerShard : public Engine::Watcher, public std::enable_shared_from_th
   // left no gradient nothing is stepped, and the step waits for nobody (kSync: counts as zeros). With
   // require_gradients nothing is stepped either where one parameter has none. A step that waits in vain for other
   // trainers fails with DeadlineExceeded that names them, a little before the caller's deadline
-  // (rpc/answer_by.h).
+  // (rpc/caller/answer_by.h).
   Future<Missing> step(uint64_t origin, uint64_t counter, const Rates& rates);
   // A step of an optimizer that evaluates the loss itself; returns the loss that it returns, and what had no
   // gradient in its last evaluation. With require_gradients throws FailedPrecondition at the first such

@@ -10,8 +10,8 @@
 #include "absl/strings/str_join.h"
 #include "autograd/optimizer_shard.h"
 #include "base/error.h"
-#include "rpc/answer_by.h"
 #include "rpc/call_context.h"
+#include "rpc/caller/answer_by.h"
 
 namespace gradwire::autograd {
 

@@ -3,7 +3,7 @@
 #include "rpc/agent.h"
 #include "rpc/agent_impl.h"
 #include "rpc/call_context.h"
-#include "rpc/flow_wait.h"
+#include "rpc/caller/flow_wait.h"
 #include "rpc/link/link.h"
 #include "rpc/outgoing_call.h"
 

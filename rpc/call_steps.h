@@ -9,7 +9,7 @@
 #include "base/future.h"
 #include "codec/function_traits.h"
 #include "rpc/agent.h"
-#include "rpc/argument_types.h"
+#include "rpc/caller/argument_types.h"
 #include "rpc/constructor.h"
 #include "rpc/outgoing_call.h"
 #include "rpc/registration.h"

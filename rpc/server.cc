@@ -9,7 +9,7 @@
 #include "codec/id.h"
 #include "rpc/agent.h"
 #include "rpc/agent_impl.h"
-#include "rpc/answer_by.h"
+#include "rpc/caller/answer_by.h"
 #include "rpc/link/link.h"
 #include "rpc/rref/service.h"
 #include "rpc/served_call.h"

@@ -4,8 +4,8 @@
 #include "base/clock.h"
 #include "codec/codec_containers.h"
 #include "rpc/agent.h"
+#include "rpc/caller/repeatable_request.h"
 #include "rpc/link/link.h"
-#include "rpc/repeatable_request.h"
 #include "rpc/served_call.h"
 #include "rpc/server.h"
 

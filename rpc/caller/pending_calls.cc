@@ -1,4 +1,4 @@
-#include "rpc/pending_calls.h"
+#include "rpc/caller/pending_calls.h"
 
 #include <algorithm>
 #include <utility>

@@ -13,9 +13,9 @@
 #include "base/mutex.h"
 #include "codec/encoder.h"
 #include "codec/incoming_payload.h"
+#include "rpc/caller/repeatable_request.h"
 #include "rpc/link/envelope.h"
 #include "rpc/link/flow_window.h"
-#include "rpc/repeatable_request.h"
 #include "rpc/worker.h"
 #include "transport/message.h"
 

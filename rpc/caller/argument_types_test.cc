@@ -1,4 +1,4 @@
-#include "rpc/argument_types.h"
+#include "rpc/caller/argument_types.h"
 
 #include <gtest/gtest.h>
 

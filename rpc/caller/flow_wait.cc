@@ -1,4 +1,4 @@
-#include "rpc/flow_wait.h"
+#include "rpc/caller/flow_wait.h"
 
 #include <atomic>
 #include <utility>

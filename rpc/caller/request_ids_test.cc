@@ -1,4 +1,4 @@
-#include "rpc/request_ids.h"
+#include "rpc/caller/request_ids.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "rpc/answer_by.h"
+#include "rpc/caller/answer_by.h"
 
 #include <gtest/gtest.h>
 
