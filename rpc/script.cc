@@ -16,7 +16,7 @@
 #include "base/error.h"
 #include "base/mutex.h"
 #include "rpc/callee/registry.h"
-#include "rpc/torch_call.h"
+#include "rpc/torch/torch_call.h"
 
 namespace gradwire::rpc {
 namespace {

@@ -1,4 +1,4 @@
-#include "rpc/operator_call.h"
+#include "rpc/torch/operator_call.h"
 
 #include <ATen/ATen.h>
 #include <torch/csrc/jit/runtime/operator.h>
@@ -13,7 +13,7 @@
 #include "rpc/callee/registry.h"
 #include "rpc/callee/type_ops.h"
 #include "rpc/op_call.h"
-#include "rpc/operator_allow_list.h"
+#include "rpc/torch/operator_allow_list.h"
 
 namespace gradwire::rpc {
 namespace {

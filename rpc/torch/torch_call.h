@@ -7,7 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "rpc/callee/server_call.h"
-#include "rpc/schema_match.h"
+#include "rpc/torch/schema_match.h"
 
 namespace gradwire::rpc {
 

@@ -1,4 +1,4 @@
-#include "rpc/schema_match.h"
+#include "rpc/torch/schema_match.h"
 
 #include <ATen/core/List.h>
 #include <ATen/core/Tensor.h>

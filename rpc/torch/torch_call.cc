@@ -1,4 +1,4 @@
-#include "rpc/torch_call.h"
+#include "rpc/torch/torch_call.h"
 
 #include <string>
 #include <utility>

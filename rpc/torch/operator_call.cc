@@ -1,4 +1,4 @@
-#include "rpc/operator_call.h"
+#include "rpc/torch/operator_call.h"
 
 #include <torch/csrc/jit/runtime/operator.h>
 
@@ -13,8 +13,8 @@
 #include "base/error.h"
 #include "base/mutex.h"
 #include "rpc/callee/registry.h"
-#include "rpc/operator_allow_list.h"
-#include "rpc/torch_call.h"
+#include "rpc/torch/operator_allow_list.h"
+#include "rpc/torch/torch_call.h"
 
 namespace gradwire::rpc {
 namespace {

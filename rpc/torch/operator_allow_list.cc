@@ -1,4 +1,4 @@
-#include "rpc/operator_allow_list.h"
+#include "rpc/torch/operator_allow_list.h"
 
 #include <algorithm>
 
