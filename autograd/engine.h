@@ -12,7 +12,7 @@
 #include "autograd/pass.h"
 #include "base/executor.h"
 #include "rpc/agent.h"
-#include "rpc/extension.h"
+#include "rpc/agent/extension.h"
 
 namespace gradwire::autograd {
 

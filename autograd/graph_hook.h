@@ -5,7 +5,7 @@
 
 #include "autograd/contexts.h"
 #include "autograd/gate.h"
-#include "rpc/extension.h"
+#include "rpc/agent/extension.h"
 #include "rpc/worker.h"
 
 namespace gradwire::autograd {

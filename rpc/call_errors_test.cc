@@ -5,7 +5,7 @@
 
 #include "base/free_port.h"
 #include "rpc/call.h"
-#include "rpc/outgoing_call.h"
+#include "rpc/caller/outgoing_call.h"
 #include "rpc/testing/group.h"
 #include "store/hash_store.h"
 #include "store/tcp_store.h"

@@ -10,7 +10,7 @@
 #include "proto/rpc.pb.h"
 #include "rpc/call.h"
 #include "rpc/call_context.h"
-#include "rpc/outgoing_call.h"
+#include "rpc/caller/outgoing_call.h"
 #include "rpc/testing/group.h"
 #include "transport/fault_injection.h"
 

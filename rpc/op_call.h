@@ -10,8 +10,8 @@
 #include "codec/torch/tensor_codec.h"
 #include "codec/torch/to_ivalue.h"
 #include "proto/value.pb.h"
+#include "rpc/caller/outgoing_call.h"
 #include "rpc/op.h"
-#include "rpc/outgoing_call.h"
 
 // The caller's side of operators and TorchScript functions: what the call templates of rpc/call.h need of Op
 // and Script.

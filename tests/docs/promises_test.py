@@ -62,12 +62,12 @@ def check_row(cells):
 
 def self_check():
     """This test finds what it is for."""
-    good = "`//rpc:shutdown_test` `Shutdown.DeadMemberIsNamedByAllSoon`"
+    good = "`//rpc/agent:shutdown_test` `Shutdown.DeadMemberIsNamedByAllSoon`"
     assert check_row(["a", "b", good]) == [], check_row(["a", "b", good])
     for bad in (
-        "`//rpc:shutdown_test`",
+        "`//rpc/agent:shutdown_test`",
         "`Shutdown.DeadMemberIsNamedByAllSoon`",
-        "`//rpc:shutdown_test` `Shutdown.NoSuchCase`",
+        "`//rpc/agent:shutdown_test` `Shutdown.NoSuchCase`",
         "`//rpc:no_such_test` `Shutdown.DeadMemberIsNamedByAllSoon`",
         "nothing",
     ):

@@ -6,7 +6,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "codec/codec_containers.h"
-#include "rpc/agent_impl.h"
+#include "rpc/agent/agent_impl.h"
 
 // How an agent ends.
 //

@@ -1,4 +1,4 @@
-#include "rpc/served_call.h"
+#include "rpc/callee/served_call.h"
 
 #include <utility>
 
@@ -8,10 +8,10 @@
 #include "base/error.h"
 #include "codec/codec_containers.h"
 #include "rpc/agent.h"
+#include "rpc/agent/current_agent.h"
 #include "rpc/call_context.h"
 #include "rpc/callee/lazy_references.h"
 #include "rpc/callee/registry.h"
-#include "rpc/current_agent.h"
 #include "rpc/link/link.h"
 
 namespace gradwire::rpc {

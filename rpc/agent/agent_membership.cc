@@ -3,7 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/error.h"
 #include "base/log.h"
-#include "rpc/agent_impl.h"
+#include "rpc/agent/agent_impl.h"
 #include "rpc/link/link.h"
 
 // How an agent learns who is in the group and who has gone, and what follows.

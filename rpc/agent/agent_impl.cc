@@ -1,4 +1,4 @@
-#include "rpc/agent_impl.h"
+#include "rpc/agent/agent_impl.h"
 
 #include <algorithm>
 
@@ -9,9 +9,9 @@
 #include "base/name.h"
 #include "base/random_id.h"
 #include "codec/codec_containers.h"
+#include "rpc/agent/transports.h"
 #include "rpc/callee/registry.h"
 #include "rpc/link/link.h"
-#include "rpc/transports.h"
 #include "store/init_method.h"
 #include "store/prefix_store.h"
 

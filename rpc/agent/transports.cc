@@ -1,4 +1,4 @@
-#include "rpc/transports.h"
+#include "rpc/agent/transports.h"
 
 #include <string>
 #include <utility>

@@ -10,7 +10,7 @@
 #include "base/last_words.h"
 #include "base/log.h"
 #include "base/mutex.h"
-#include "rpc/global_agent.h"
+#include "rpc/agent/global_agent.h"
 
 namespace gradwire::rpc {
 namespace {

@@ -11,9 +11,9 @@
 #include "base/execution_state.h"
 #include "proto/rpc.pb.h"
 #include "rpc/callee/registry.h"
+#include "rpc/callee/server.h"
 #include "rpc/callee/server_call.h"
 #include "rpc/rref/service.h"
-#include "rpc/server.h"
 
 namespace gradwire::rpc {
 

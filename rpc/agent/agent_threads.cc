@@ -7,7 +7,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mutex.h"
-#include "rpc/agent_impl.h"
+#include "rpc/agent/agent_impl.h"
 
 // How an agent's threads end, the last step of every shutdown. Handlers run on them, and a handler may ignore that its
 // call was cancelled: whoever shuts down does not wait for it for ever.

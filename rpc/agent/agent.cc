@@ -7,9 +7,9 @@
 #include "base/crash_handler.h"
 #include "base/error.h"
 #include "base/execution_state.h"
-#include "rpc/agent_impl.h"
-#include "rpc/current_agent.h"
-#include "rpc/global_agent.h"
+#include "rpc/agent/agent_impl.h"
+#include "rpc/agent/current_agent.h"
+#include "rpc/agent/global_agent.h"
 #include "rpc/link/link.h"
 
 namespace gradwire::rpc {

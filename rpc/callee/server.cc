@@ -1,4 +1,4 @@
-#include "rpc/server.h"
+#include "rpc/callee/server.h"
 
 #include <algorithm>
 
@@ -8,11 +8,11 @@
 #include "codec/codec_containers.h"
 #include "codec/id.h"
 #include "rpc/agent.h"
-#include "rpc/agent_impl.h"
+#include "rpc/agent/agent_impl.h"
+#include "rpc/callee/served_call.h"
 #include "rpc/caller/answer_by.h"
 #include "rpc/link/link.h"
 #include "rpc/rref/service.h"
-#include "rpc/served_call.h"
 
 namespace gradwire::rpc {
 namespace {

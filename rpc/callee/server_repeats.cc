@@ -4,10 +4,10 @@
 #include "base/clock.h"
 #include "codec/codec_containers.h"
 #include "rpc/agent.h"
+#include "rpc/callee/served_call.h"
+#include "rpc/callee/server.h"
 #include "rpc/caller/repeatable_request.h"
 #include "rpc/link/link.h"
-#include "rpc/served_call.h"
-#include "rpc/server.h"
 
 // How a server treats calls that their callers may repeat (proto/rpc.proto, "Repeated calls"): the Deduplicator says
 // which request is which.

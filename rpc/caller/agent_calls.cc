@@ -1,11 +1,11 @@
 #include "absl/strings/str_cat.h"
 #include "base/error.h"
 #include "rpc/agent.h"
-#include "rpc/agent_impl.h"
+#include "rpc/agent/agent_impl.h"
 #include "rpc/call_context.h"
 #include "rpc/caller/flow_wait.h"
+#include "rpc/caller/outgoing_call.h"
 #include "rpc/link/link.h"
-#include "rpc/outgoing_call.h"
 
 // How calls leave an agent and what becomes of their answers.
 namespace gradwire::rpc {

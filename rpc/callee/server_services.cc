@@ -5,10 +5,10 @@
 #include "base/error.h"
 #include "codec/codec_containers.h"
 #include "rpc/agent.h"
-#include "rpc/agent_impl.h"
+#include "rpc/agent/agent_impl.h"
+#include "rpc/callee/served_call.h"
+#include "rpc/callee/server.h"
 #include "rpc/link/link.h"
-#include "rpc/served_call.h"
-#include "rpc/server.h"
 
 // How a server answers the messages of the framework itself.
 namespace gradwire::rpc {

@@ -4,7 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/error.h"
 #include "base/log.h"
-#include "rpc/agent_impl.h"
+#include "rpc/agent/agent_impl.h"
 #include "rpc/link/link.h"
 
 // How calls of idempotent functions outlive their connection (proto/rpc.proto, "Repeated calls"). Such a call stays in

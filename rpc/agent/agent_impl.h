@@ -9,6 +9,7 @@
 #include "base/thread_pool.h"
 #include "base/timer_queue.h"
 #include "rpc/agent.h"
+#include "rpc/callee/server.h"
 #include "rpc/caller/pending_calls.h"
 #include "rpc/caller/request_ids.h"
 #include "rpc/link/peers.h"
@@ -17,7 +18,6 @@
 #include "rpc/membership/store_silence.h"
 #include "rpc/membership/worker_changes.h"
 #include "rpc/rref/service.h"
-#include "rpc/server.h"
 #include "transport/event_loop.h"
 
 namespace gradwire::rpc {

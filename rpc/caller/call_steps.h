@@ -10,8 +10,8 @@
 #include "codec/function_traits.h"
 #include "rpc/agent.h"
 #include "rpc/caller/argument_types.h"
+#include "rpc/caller/outgoing_call.h"
 #include "rpc/constructor.h"
-#include "rpc/outgoing_call.h"
 #include "rpc/registration.h"
 #include "rpc/rref.h"
 

@@ -1,4 +1,4 @@
-#include "rpc/global_agent.h"
+#include "rpc/agent/global_agent.h"
 
 #include "base/mutex.h"
 
