@@ -10,8 +10,8 @@
 #include "rpc/agent.h"
 #include "rpc/callee/type_ops.h"
 #include "rpc/rref/handle.h"
+#include "rpc/rref/rref_backward.h"
 #include "rpc/rref/service.h"
-#include "rpc/rref_backward.h"
 
 namespace gradwire::rpc {
 

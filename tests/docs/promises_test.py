@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Every row of docs/failure.md's table of promises names TEST cases that exist.
 
-The last column names targets and cases, each in backquotes: `//rpc:retry_test` and then the cases of that target,
+The last column names targets and cases, each in backquotes: `//rpc/caller:retry_test` and then the cases of that target,
 `Retry.LostRequestIsSentAgain`. A case is looked for in the source file of the target's name beside its BUILD file.
 Instances of a parameterised suite (TEST_P) are named without their prefix. Anything else in backquotes is a command.
 """

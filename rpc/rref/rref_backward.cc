@@ -1,4 +1,4 @@
-#include "rpc/rref_backward.h"
+#include "rpc/rref/rref_backward.h"
 
 namespace gradwire::rpc {
 namespace {
