@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "codec/torch/tensor_codec.h"
 #include "rpc/call.h"
-#include "rpc/remote_module_methods.h"
+#include "rpc/torch/remote_module_methods.h"
 
 // Registers a torch::nn::Module implementation class for RemoteModule: at namespace scope, with the parameter
 // types of the constructor to be used. Its forward must be one function, neither overloaded nor a template.

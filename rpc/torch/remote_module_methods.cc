@@ -1,4 +1,4 @@
-#include "rpc/remote_module_methods.h"
+#include "rpc/torch/remote_module_methods.h"
 
 #include <torch/nn/module.h>
 
