@@ -6,7 +6,7 @@
 
 #include "absl/time/time.h"
 #include "autograd/context.h"
-#include "autograd/gradients.h"
+#include "autograd/graph/gradients.h"
 #include "autograd/input.h"
 
 namespace gradwire::autograd {

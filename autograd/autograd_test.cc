@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-#include "autograd/engine.h"
+#include "autograd/pass/engine.h"
 #include "base/error.h"
 #include "base/testing/status_of.h"
 #include "codec/torch/tensor_codec.h"

@@ -11,8 +11,8 @@
 #include <stdexcept>
 #include <utility>
 
-#include "autograd/active_context.h"
 #include "autograd/autograd.h"
+#include "autograd/context/active_context.h"
 
 namespace gradwire::autograd {
 namespace {

@@ -16,9 +16,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
-#include "autograd/active_context.h"
-#include "autograd/engine.h"
-#include "autograd/parameter_owners.h"
+#include "autograd/context/active_context.h"
+#include "autograd/optimizer/parameter_owners.h"
+#include "autograd/pass/engine.h"
 #include "base/error.h"
 #include "codec/codec_containers.h"
 #include "codec/torch/tensor_codec.h"

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "autograd/optimizer_test_util.h"
+#include "autograd/optimizer/optimizer_test_util.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

@@ -4,8 +4,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "autograd/active_context.h"
-#include "autograd/engine.h"
+#include "autograd/context/active_context.h"
+#include "autograd/pass/engine.h"
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/future.h"

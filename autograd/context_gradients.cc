@@ -4,9 +4,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "autograd/active_context.h"
-#include "autograd/context_state.h"
-#include "autograd/engine.h"
+#include "autograd/context/active_context.h"
+#include "autograd/context/context_state.h"
+#include "autograd/pass/engine.h"
 #include "base/error.h"
 #include "base/mutex.h"
 #include "collectives/data_parallel/gradient_sink.h"

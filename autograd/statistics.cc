@@ -1,6 +1,6 @@
 #include "autograd/statistics.h"
 
-#include "autograd/engine.h"
+#include "autograd/pass/engine.h"
 #include "base/error.h"
 
 namespace gradwire::autograd {

@@ -5,7 +5,7 @@
 #include <thread>
 #include <vector>
 
-#include "autograd/optimizer_test_util.h"
+#include "autograd/optimizer/optimizer_test_util.h"
 #include "autograd/statistics.h"
 #include "base/testing/status_of.h"
 #include "gmock/gmock.h"

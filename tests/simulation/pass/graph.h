@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "autograd/onward.h"
+#include "autograd/graph/onward.h"
 #include "tests/simulation/random.h"
 
 // The protocol of a backward pass under a seeded scheduler: the production state machines, and what drives them without

@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "autograd/context_table.h"
-#include "autograd/pass_state.h"
-#include "autograd/plan.h"
+#include "autograd/context/context_table.h"
+#include "autograd/pass/pass_state.h"
+#include "autograd/pass/plan.h"
 #include "tests/simulation/pass/executor.h"
 #include "tests/simulation/pass/graph.h"
 

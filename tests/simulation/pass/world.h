@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "autograd/onward.h"
+#include "autograd/graph/onward.h"
 #include "tests/simulation/pass/coverage.h"
 #include "tests/simulation/pass/graph.h"
 #include "tests/simulation/pass/scenario.h"

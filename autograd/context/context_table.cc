@@ -1,0 +1,166 @@
+#include "autograd/context/context_table.h"
+
+#include <algorithm>
+
+#include "autograd/deliberate_bug.h"
+
+namespace gradwire::autograd {
+
+ContextTable::Origin* ContextTable::row_of(uint64_t origin) {
+  auto found = origins_.find(origin);
+  if (found != origins_.end()) return &found->second;
+  if (origins_.size() >= limits_.origins) return nullptr;
+  return &origins_[origin];
+}
+
+ContextTable::Entry ContextTable::enter(const rpc::Id& context, uint64_t from) {
+  auto live = live_.find(context);
+  if (live != live_.end()) {
+    if (from != 0) live->second.heard.insert(from);
+    return Entry::kLive;
+  }
+  if (is_lost(context.origin)) return Entry::kReleased;
+  auto known = origins_.find(context.origin);
+  if (known != origins_.end()) {
+    const Origin& origin = known->second;
+    const bool released = context.counter < origin.low || origin.released.contains(context.counter) ||
+                          origin.foretold.contains({context.counter, from});
+    if (released && !deliberate_bug(DeliberateBug::kReviveContext)) return Entry::kReleased;
+  }
+  if (live_.size() >= limits_.live) return Entry::kTooMany;
+  Origin* const origin = row_of(context.origin);
+  if (origin == nullptr) return Entry::kTooMany;
+  origin->live.insert(context.counter);
+  Row& row = live_[context];
+  if (from != 0) row.heard.insert(from);
+  return Entry::kNew;
+}
+
+bool ContextTable::touch(const rpc::Id& context, uint64_t worker) {
+  auto found = live_.find(context);
+  if (found == live_.end()) return false;
+  if (!deliberate_bug(DeliberateBug::kForgetTouched)) found->second.touched.insert(worker);
+  return true;
+}
+
+std::vector<uint64_t> ContextTable::touched(const rpc::Id& context) const {
+  auto found = live_.find(context);
+  if (found == live_.end()) return {};
+  return {found->second.touched.begin(), found->second.touched.end()};
+}
+
+void ContextTable::remember_released(Origin& origin, uint64_t counter) {
+  origin.live.erase(counter);
+  if (counter >= origin.low) origin.released.insert(counter);
+  if (origin.released.size() > limits_.released) origin.released.erase(origin.released.begin());
+  // It has ended for everybody now.
+  auto said = origin.foretold.lower_bound({counter, 0});
+  while (said != origin.foretold.end() && said->first == counter) said = origin.foretold.erase(said);
+}
+
+std::optional<std::vector<uint64_t>> ContextTable::release(const rpc::Id& context, uint64_t low) {
+  Origin* const origin = is_lost(context.origin) ? nullptr : row_of(context.origin);
+  if (origin != nullptr) {
+    origin->low = std::max(origin->low, low);
+    origin->released.erase(origin->released.begin(), origin->released.lower_bound(origin->low));
+    origin->foretold.erase(origin->foretold.begin(), origin->foretold.lower_bound({origin->low, 0}));
+    remember_released(*origin, context.counter);
+  }
+  auto found = live_.find(context);
+  if (found == live_.end()) return std::nullopt;
+  std::vector<uint64_t> touched(found->second.touched.begin(), found->second.touched.end());
+  live_.erase(found);
+  return touched;
+}
+
+void ContextTable::end(const rpc::Id& context, std::vector<Ended>& ended) {
+  // 0: the watermark stays.
+  if (auto touched = release(context, 0)) ended.push_back({context, *std::move(touched)});
+}
+
+std::vector<rpc::Id> ContextTable::overdue(uint64_t origin) const {
+  std::vector<rpc::Id> contexts;
+  auto found = origins_.find(origin);
+  if (found == origins_.end()) return contexts;
+  for (uint64_t counter : found->second.live) {
+    if (counter >= found->second.low) break;
+    contexts.push_back({origin, counter});
+  }
+  return contexts;
+}
+
+ContextTable::Cleanup ContextTable::cleanup(const rpc::Id& context, uint64_t low, uint64_t from) {
+  Cleanup result;
+  if (from == context.origin) {
+    if (auto touched = release(context, low)) result.ended.push_back({context, *std::move(touched)});
+    for (const rpc::Id& each : overdue(context.origin)) end(each, result.ended);
+    return result;
+  }
+  auto live = live_.find(context);
+  if (live != live_.end() && (live->second.has_party(from) || !live->second.has_parties())) {
+    end(context, result.ended);
+  } else {
+    result.refused = live != live_.end();
+    Origin* const origin = is_lost(context.origin) ? nullptr : row_of(context.origin);
+    const bool unknown =
+        origin != nullptr && context.counter >= origin->low && !origin->released.contains(context.counter);
+    if (unknown) origin->foretold.insert({context.counter, from});
+    if (unknown && origin->foretold.size() > limits_.released)
+      origin->foretold.erase(origin->foretold.begin());
+  }
+  // The CLEANUPs of these were lost with a worker, or are on their way.
+  auto row = origins_.find(context.origin);
+  if (row == origins_.end()) return result;
+  std::vector<rpc::Id> below;
+  for (uint64_t counter : row->second.live) {
+    if (counter >= low) break;
+    const Row& each = live_.at({context.origin, counter});
+    if (each.has_party(from) || !each.has_parties()) below.push_back({context.origin, counter});
+  }
+  for (const rpc::Id& each : below) end(each, result.ended);
+  return result;
+}
+
+uint64_t ContextTable::low(uint64_t self, uint64_t next) const {
+  auto found = origins_.find(self);
+  if (found == origins_.end() || found->second.live.empty()) return next;
+  if (deliberate_bug(DeliberateBug::kHighWatermark)) return next;
+  return *found->second.live.begin();
+}
+
+std::vector<rpc::Id> ContextTable::origin_lost(uint64_t origin) {
+  std::vector<rpc::Id> contexts;
+  // Another worker may still speak of these contexts: the origin is remembered, its row is not needed.
+  lost_.insert(origin);
+  auto row = origins_.find(origin);
+  if (row == origins_.end()) return contexts;
+  for (uint64_t counter : row->second.live) contexts.push_back({origin, counter});
+  origins_.erase(row);
+  return contexts;
+}
+
+std::vector<ContextTable::Ended> ContextTable::worker_lost(uint64_t worker) {
+  std::vector<rpc::Id> alone;
+  for (auto& [context, row] : live_) {
+    row.touched.erase(worker);
+    const bool was_party = row.heard.erase(worker) > 0;
+    if (was_party && !row.has_parties()) alone.push_back(context);
+  }
+  std::vector<Ended> ended;
+  for (const rpc::Id& context : alone) {
+    auto origin = origins_.find(context.origin);
+    if (origin == origins_.end()) continue;
+    auto said = origin->second.foretold.lower_bound({context.counter, 0});
+    if (said == origin->second.foretold.end() || said->first != context.counter) continue;
+    end(context, ended);
+  }
+  return ended;
+}
+
+std::size_t ContextTable::remembered() const {
+  std::size_t count = 0;
+  for (const auto& [incarnation, origin] : origins_) count += origin.released.size() + origin.foretold.size();
+  return count;
+}
+
+}  // namespace gradwire::autograd

@@ -1,0 +1,176 @@
+#include "autograd/context/contexts.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "autograd/context/active_context.h"
+#include "autograd/context/services.h"
+#include "proto/autograd.pb.h"
+
+namespace gradwire::autograd {
+
+Contexts::Contexts(rpc::Agent& agent, Listener released) : agent_(agent), released_(std::move(released)) {}
+
+std::shared_ptr<ContextState> Contexts::add_locked(const rpc::Id& context) {
+  auto state = std::make_shared<ContextState>(context, agent_.self().incarnation, unjoined_gradients_);
+  states_.emplace(context, state);
+  by_public_id_.emplace(public_id(context), context);
+  return state;
+}
+
+std::shared_ptr<ContextState> Contexts::open() {
+  MutexLock lock(mutex_);
+  // Under the lock: the watermark must not pass a counter that is not in the table yet.
+  const rpc::Id id = agent_.next_id();
+  next_counter_ = id.counter + 1;
+  table_.enter(id);
+  return add_locked(id);
+}
+
+absl::StatusOr<std::shared_ptr<ContextState>> Contexts::enter(const rpc::Id& context, uint64_t from) {
+  MutexLock lock(mutex_);
+  // This worker is no party of its own view of a context: it is never lost.
+  switch (table_.enter(context, from == agent_.self().incarnation ? 0 : from)) {
+    case ContextTable::Entry::kLive:
+      return states_.at(context);
+    case ContextTable::Entry::kNew:
+      return add_locked(context);
+    case ContextTable::Entry::kReleased:
+      note_late();
+      return absl::NotFoundError(
+          absl::StrCat("the autograd context ", rpc::to_string(context), " was released"));
+    case ContextTable::Entry::kTooMany:
+      break;
+  }
+  return absl::ResourceExhaustedError(
+      absl::StrCat(ContextTable::kMaxLive, " autograd contexts live here already"));
+}
+
+absl::StatusOr<std::shared_ptr<ContextState>> Contexts::find(const rpc::Id& context) const {
+  MutexLock lock(mutex_);
+  auto found = states_.find(context);
+  if (found != states_.end()) return found->second;
+  return absl::NotFoundError(
+      absl::StrCat("worker \"", agent_.self().name, "\" knows no autograd context ", rpc::to_string(context),
+                   ": it was released (its Context object died), or no call in it has reached this worker"));
+}
+
+absl::StatusOr<std::shared_ptr<ContextState>> Contexts::find(int64_t public_id) const {
+  MutexLock lock(mutex_);
+  auto found = by_public_id_.find(public_id);
+  if (found != by_public_id_.end()) return states_.at(found->second);
+  return absl::NotFoundError(
+      absl::StrCat("worker \"", agent_.self().name, "\" knows no autograd context with the id ", public_id,
+                   ": it was released (its Context object died), or no call in it has reached this worker"));
+}
+
+std::shared_ptr<ContextState> Contexts::touch(const rpc::Id& context, uint64_t worker) {
+  MutexLock lock(mutex_);
+  auto found = states_.find(context);
+  if (found == states_.end()) return nullptr;
+  if (worker != agent_.self().incarnation) table_.touch(context, worker);
+  return found->second;
+}
+
+std::vector<uint64_t> Contexts::touched(const rpc::Id& context) const {
+  MutexLock lock(mutex_);
+  return table_.touched(context);
+}
+
+void Contexts::take_locked(const rpc::Id& context, const std::vector<uint64_t>& touched, Gone& gone) {
+  auto found = states_.find(context);
+  if (found == states_.end()) return;
+  found->second->active->end();
+  gone.states.push_back(std::move(found->second));
+  states_.erase(found);
+  by_public_id_.erase(public_id(context));
+  for (uint64_t worker : touched) gone.to_tell.emplace_back(context, worker);
+}
+
+void Contexts::release(const rpc::Id& context) {
+  Gone gone;
+  uint64_t low = 0;
+  {
+    MutexLock lock(mutex_);
+    auto touched = table_.release(context, 0);
+    low = table_.low(agent_.self().incarnation, next_counter_);
+    table_.release(context, low);
+    if (touched.has_value()) take_locked(context, *touched, gone);
+  }
+  finish(std::move(gone), low, context, 0);
+}
+
+absl::Status Contexts::cleanup(const rpc::Id& context, uint64_t low, uint64_t from) {
+  const uint64_t self = agent_.self().incarnation;
+  // Nothing is kept for origins that have left or never were: nobody would ever end it.
+  const bool known = context.origin == from || agent_.find_worker_by_incarnation(context.origin).ok();
+  Gone gone;
+  bool refused = context.origin == self;
+  if (!refused) {
+    MutexLock lock(mutex_);
+    if (!known && !table_.live(context)) return absl::OkStatus();
+    const ContextTable::Cleanup cleanup = table_.cleanup(context, low, from);
+    refused = cleanup.refused;
+    for (const ContextTable::Ended& ended : cleanup.ended) take_locked(ended.context, ended.touched, gone);
+  }
+  finish(std::move(gone), low, context, from);
+  if (!refused) return absl::OkStatus();
+  refused_.fetch_add(1, std::memory_order_relaxed);
+  return absl::PermissionDeniedError(absl::StrCat(
+      "ending the autograd context ", rpc::to_string(context),
+      " failed: got a request of a worker that takes no part in it here, expected one of its origin or of "
+      "a worker that does; the context lives on"));
+}
+
+void Contexts::finish(Gone gone, uint64_t low, const rpc::Id& said, uint64_t from) {
+  for (const auto& state : gone.states) released_(state);
+  for (const auto& [id, incarnation] : gone.to_tell) {
+    if ((incarnation == from && id == said) || incarnation == id.origin) continue;
+    absl::StatusOr<rpc::Worker> worker = agent_.find_worker_by_incarnation(incarnation);
+    if (!worker.ok()) continue;  // Gone, and its contexts with it.
+    proto::Cleanup cleanup;
+    rpc::to_proto(id, *cleanup.mutable_context());
+    cleanup.set_low(low);
+    cleanups_->fetch_add(1);
+    agent_.call_service(*worker, kCleanupService, cleanup.SerializeAsString(), nullptr, {.repeat = true})
+        .on_ready_inline([count = cleanups_](const auto&) { count->fetch_sub(1); });
+  }
+}
+
+void Contexts::worker_lost(const rpc::Worker& worker) {
+  Gone gone;
+  {
+    MutexLock lock(mutex_);
+    for (const ContextTable::Ended& ended : table_.worker_lost(worker.incarnation)) {
+      take_locked(ended.context, ended.touched, gone);
+    }
+    for (const rpc::Id& orphan : table_.origin_lost(worker.incarnation)) {
+      if (auto touched = table_.release(orphan, 0)) take_locked(orphan, *touched, gone);
+    }
+  }
+  finish(std::move(gone), 0, {}, 0);
+}
+
+std::size_t Contexts::remembered() const {
+  MutexLock lock(mutex_);
+  return table_.remembered();
+}
+
+std::size_t Contexts::origins() const {
+  MutexLock lock(mutex_);
+  return table_.origins();
+}
+
+std::vector<std::shared_ptr<ContextState>> Contexts::all() const {
+  MutexLock lock(mutex_);
+  std::vector<std::shared_ptr<ContextState>> states;
+  for (const auto& [id, state] : states_) states.push_back(state);
+  return states;
+}
+
+std::size_t Contexts::size() const {
+  MutexLock lock(mutex_);
+  return states_.size();
+}
+
+}  // namespace gradwire::autograd

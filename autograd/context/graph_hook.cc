@@ -1,0 +1,149 @@
+#include "autograd/context/graph_hook.h"
+
+#include <ATen/core/grad_mode.h>
+
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "autograd/context/active_context.h"
+#include "autograd/context/joints.h"
+#include "autograd/context/position.h"
+#include "autograd/context/services.h"
+#include "autograd/context/unjoined.h"
+#include "autograd/graph/timeline.h"
+#include "base/error.h"
+#include "codec/torch/torch_tensors.h"
+#include "proto/autograd.pb.h"
+#include "rpc/agent.h"
+
+namespace gradwire::autograd {
+absl::Status GraphPlanter::outgoing_request(const rpc::Worker& to, rpc::TensorSet* tensors,
+                                            proto::Payload& payload) {
+  GRADWIRE_RETURN_IF_ERROR(outgoing(to, tensors, payload));
+  if (payload.has_graph()) {
+    write_position(*ActiveContextSlot::get(), *payload.mutable_graph()->mutable_position());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status GraphPlanter::outgoing_answer(const rpc::Worker& to, rpc::TensorSet* tensors,
+                                           proto::Payload& payload) {
+  return outgoing(to, tensors, payload);
+}
+
+absl::Status GraphPlanter::outgoing(const rpc::Worker& to, rpc::TensorSet* tensors, proto::Payload& payload) {
+  const std::shared_ptr<const ActiveContext>& active = ActiveContextSlot::get();
+  if (active == nullptr || active->ended()) return absl::OkStatus();
+  if (active->self != agent_.self().incarnation) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the current autograd context ", rpc::to_string(active->id),
+                     " belongs to another agent than \"", agent_.self().name, "\", which makes this call"));
+  }
+  // First of all: whoever gets the message must hear of the context's end.
+  const std::shared_ptr<ContextState> context = contexts_.touch(active->id, to.incarnation);
+  if (context == nullptr) return absl::OkStatus();
+
+  proto::Graph& graph = *payload.mutable_graph();
+  rpc::to_proto(context->id, *graph.mutable_context());
+  if (tensors != nullptr && at::GradMode::is_enabled()) {
+    plant_send(*context, agent_.self().incarnation, to.incarnation,
+               static_cast<rpc::TorchTensors*>(tensors)->tensors, graph);
+  }
+  MutexLock lock(context->mutex);
+  graph.set_admitted(context->admitted);
+  return absl::OkStatus();
+}
+
+void GraphPlanter::outgoing_failed(const rpc::Worker&, const proto::Graph& graph) {
+  auto context = contexts_.find(rpc::from_proto(graph.context()));
+  if (!context.ok() || graph.message() == 0) return;
+  std::shared_ptr<SendNode> dropped;
+  MutexLock lock((*context)->mutex);
+  auto found = (*context)->send_nodes.find(graph.message());
+  if (found == (*context)->send_nodes.end()) return;
+  dropped = std::move(found->second);
+  (*context)->send_nodes.erase(found);
+}
+
+void GraphPlanter::admit(const rpc::Worker& from, const proto::Graph& graph, absl::Time deadline,
+                         absl::AnyInvocable<void(absl::Status)> proceed) {
+  const rpc::Id id = rpc::from_proto(graph.context());
+  absl::StatusOr<std::shared_ptr<ContextState>> context = contexts_.enter(id, from.incarnation);
+  if (!context.ok()) {
+    proceed(context.status());
+    return;
+  }
+  if (graph.admitted()) admitted(*context, from.incarnation);
+  bool known;
+  {
+    MutexLock lock((*context)->mutex);
+    known = (*context)->admitted;
+  }
+  gate_.request(id, known, deadline,
+                [this, context = *context, proceed = std::move(proceed)](absl::Status status) mutable {
+                  if (status.ok()) {
+                    if (gate_.armed()) admitted(context, 0);
+                    // Released while it waited: nobody else would take it out of the gate's books.
+                    if (!contexts_.find(context->id).ok()) gate_.backward_ended(context->id);
+                  }
+                  proceed(std::move(status));
+                });
+}
+
+void GraphPlanter::admitted(const std::shared_ptr<ContextState>& context, uint64_t from) {
+  {
+    MutexLock lock(context->mutex);
+    if (std::exchange(context->admitted, true)) return;
+  }
+  gate_.admitted(context->id);
+  proto::Admitted note;
+  rpc::to_proto(context->id, *note.mutable_context());
+  for (uint64_t incarnation : contexts_.touched(context->id)) {
+    if (incarnation == from) continue;
+    absl::StatusOr<rpc::Worker> worker = agent_.find_worker_by_incarnation(incarnation);
+    if (!worker.ok()) continue;
+    agent_.call_service(*worker, kAdmittedService, note.SerializeAsString(), nullptr, {.repeat = true})
+        .on_ready_inline([](const auto&) {});
+  }
+}
+
+absl::Status GraphPlanter::plant(const rpc::Worker& from, const ContextState& context,
+                                 rpc::TensorSet* tensors, const proto::Payload& payload) const {
+  std::vector<at::Tensor> none;
+  auto* set = static_cast<rpc::TorchTensors*>(tensors);
+  return plant_recv(context.id, agent_.self().incarnation, from, set == nullptr ? none : set->tensors,
+                    payload.graph());
+}
+
+absl::Status GraphPlanter::incoming_request(const rpc::Worker& from, rpc::TensorSet* tensors,
+                                            const proto::Payload& payload) {
+  std::optional<Timeline::Path> path = read_position(payload.graph().position());
+  if (!path) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the position of a request from worker \"", from.name, "\" is malformed: got ",
+        payload.graph().position_size(), " numbers, expected pairs, at most ", Timeline::kMaxDepth));
+  }
+  GRADWIRE_ASSIGN_OR_RETURN(auto context,
+                            contexts_.enter(rpc::from_proto(payload.graph().context()), from.incarnation));
+  GRADWIRE_RETURN_IF_ERROR(plant(from, *context, tensors, payload));
+  ActiveContextSlot::set(context->active->serving(*std::move(path)));
+  return absl::OkStatus();
+}
+
+absl::Status GraphPlanter::incoming_answer(const rpc::Worker& from, rpc::TensorSet* tensors,
+                                           const proto::Payload& payload) {
+  if (!payload.has_graph()) {
+    if (tensors != nullptr) mark_unjoined(from.name, static_cast<rpc::TorchTensors*>(tensors)->tensors);
+    return absl::OkStatus();
+  }
+  // A context that was released meanwhile: the caller still wants the answer, but no gradients can follow it.
+  auto context = contexts_.find(rpc::from_proto(payload.graph().context()));
+  if (!context.ok()) return absl::OkStatus();
+  if (payload.graph().admitted()) admitted(*context, from.incarnation);
+  return plant(from, **context, tensors, payload);
+}
+
+}  // namespace gradwire::autograd

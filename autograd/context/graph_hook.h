@@ -1,0 +1,46 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "autograd/context/contexts.h"
+#include "autograd/context/gate.h"
+#include "rpc/agent/extension.h"
+#include "rpc/worker.h"
+
+namespace gradwire::autograd {
+
+// Plants send and recv nodes in the messages of one agent. Thread-safe.
+class GraphPlanter : public rpc::GraphHook {
+ public:
+  // `agent`, `contexts` and `gate` outlive it.
+  GraphPlanter(rpc::Agent& agent, Contexts& contexts, Gate& gate)
+      : agent_(agent), contexts_(contexts), gate_(gate) {}
+
+  absl::Status outgoing_request(const rpc::Worker& to, rpc::TensorSet* tensors,
+                                proto::Payload& payload) override;
+  absl::Status outgoing_answer(const rpc::Worker& to, rpc::TensorSet* tensors,
+                               proto::Payload& payload) override;
+  void outgoing_failed(const rpc::Worker& to, const proto::Graph& graph) override;
+  void admit(const rpc::Worker& from, const proto::Graph& graph, absl::Time deadline,
+             absl::AnyInvocable<void(absl::Status)> proceed) override;
+  absl::Status incoming_request(const rpc::Worker& from, rpc::TensorSet* tensors,
+                                const proto::Payload& payload) override;
+  absl::Status incoming_answer(const rpc::Worker& from, rpc::TensorSet* tensors,
+                               const proto::Payload& payload) override;
+
+  // The context has passed a gate somewhere; `from` said so (0: it was here). Tells those its messages went
+  // to before.
+  void admitted(const std::shared_ptr<ContextState>& context, uint64_t from);
+
+ private:
+  absl::Status outgoing(const rpc::Worker& to, rpc::TensorSet* tensors, proto::Payload& payload);
+  absl::Status plant(const rpc::Worker& from, const ContextState& context, rpc::TensorSet* tensors,
+                     const proto::Payload& payload) const;
+
+  rpc::Agent& agent_;
+  Contexts& contexts_;
+  Gate& gate_;
+};
+
+}  // namespace gradwire::autograd

@@ -1,0 +1,96 @@
+#include "autograd/context/joints.h"
+
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "autograd/graph/look_ahead.h"
+#include "autograd/graph/recv_node.h"
+#include "autograd/graph/send_node.h"
+#include "base/error.h"
+
+namespace gradwire::autograd {
+namespace {
+
+bool is_differentiable(const at::Tensor& tensor) {
+  return at::isFloatingType(tensor.scalar_type()) || at::isComplexType(tensor.scalar_type());
+}
+
+// What the sender says of where the gradients go on to; nothing unless it says it of all.
+std::vector<Onward> read_onward(const proto::Graph& graph) {
+  std::vector<Onward> all;
+  if (graph.onward_size() != graph.tensors_size()) return all;
+  for (const proto::Onward& each : graph.onward()) {
+    std::optional<Onward> onward = onward_from_proto(each.messages());
+    if (!onward) return {};
+    all.push_back(*std::move(onward));
+  }
+  return all;
+}
+
+}  // namespace
+
+void plant_send(ContextState& context, uint64_t self, uint64_t receiver,
+                const std::vector<at::Tensor>& tensors, proto::Graph& graph) {
+  torch::autograd::edge_list edges;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    if (!tensors[i].defined() || !tensors[i].requires_grad() || !is_differentiable(tensors[i])) continue;
+    graph.add_tensors(static_cast<uint32_t>(i));
+    edges.push_back(torch::autograd::impl::gradient_edge(tensors[i]));
+  }
+  if (edges.empty()) return;
+  LookAhead look(context.id, self);
+  bool leads_on = false;
+  for (const torch::autograd::Edge& edge : edges) {
+    std::optional<Onward> onward = look.from(edge);
+    if (!onward) {
+      graph.clear_onward();
+      leads_on = true;
+      break;
+    }
+    leads_on |= onward->tensors() > 0;
+    to_proto(*onward, *graph.add_onward()->mutable_messages());
+  }
+  MutexLock lock(context.mutex);
+  graph.set_message(++context.messages);
+  auto node = std::shared_ptr<SendNode>(
+      new SendNode(context.id, graph.message(), receiver, std::move(edges), leads_on),
+      torch::autograd::deleteNode);
+  context.send_nodes.emplace(graph.message(), std::move(node));
+}
+
+absl::Status plant_recv(const rpc::Id& context, uint64_t self, const rpc::Worker& from,
+                        std::vector<at::Tensor>& tensors, const proto::Graph& graph) {
+  // What the sender did not join to the graph (no_grad mode) is no leaf here either.
+  for (at::Tensor& tensor : tensors) {
+    if (tensor.defined() && tensor.requires_grad()) tensor = tensor.detach();
+  }
+  if (graph.message() == 0) return absl::OkStatus();
+  std::vector<at::Tensor*> outputs;
+  int64_t last = -1;
+  for (uint32_t index : graph.tensors()) {
+    if (index >= tensors.size() || static_cast<int64_t>(index) <= last || !tensors[index].defined() ||
+        !is_differentiable(tensors[index])) {
+      return absl::InvalidArgumentError(absl::StrCat("a message from \"", from.name,
+                                                     "\" says that its tensor ", index,
+                                                     " requires grad, which it cannot"));
+    }
+    last = index;
+    outputs.push_back(&tensors[index]);
+  }
+  if (outputs.empty())
+    return absl::InvalidArgumentError("a numbered message has no tensor that requires grad");
+  auto node = std::shared_ptr<RecvNode>(
+      new RecvNode(context, self, from, graph.message(), read_onward(graph)), torch::autograd::deleteNode);
+  try {
+    set_outputs(node, std::move(outputs));
+  } catch (...) {
+    return status_from_exception(std::current_exception());
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace gradwire::autograd

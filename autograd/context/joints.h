@@ -1,0 +1,26 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "autograd/context/context_state.h"
+#include "proto/value.pb.h"
+#include "rpc/worker.h"
+
+// Where a message joins the graphs of two workers.
+namespace gradwire::autograd {
+
+// A message of worker `self` with these tensors is about to go to `receiver`: plants a send node for those that require
+// grad, and says so in `graph`. Does nothing when none does.
+void plant_send(ContextState& context, uint64_t self, uint64_t receiver,
+                const std::vector<at::Tensor>& tensors, proto::Graph& graph);
+
+// The message arrived at worker `self`: those of `tensors` that `graph` names become outputs of a recv node, the others
+// are no leaves. InvalidArgument for what no worker says.
+absl::Status plant_recv(const rpc::Id& context, uint64_t self, const rpc::Worker& from,
+                        std::vector<at::Tensor>& tensors, const proto::Graph& graph);
+
+}  // namespace gradwire::autograd

@@ -1,0 +1,21 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "autograd/context/active_context.h"
+#include "autograd/graph/timeline.h"
+#include "google/protobuf/repeated_field.h"
+
+// Where a call stands in the order of a single process, on the wire (Graph.position in proto/value.proto).
+namespace gradwire::autograd {
+
+using PositionField = google::protobuf::RepeatedField<uint64_t>;
+
+// The calling thread, which works in `active`, makes a call now. What it made before, a send node for the call's tensors
+// too, is older than the callee's nodes; what it makes afterwards is younger.
+void write_position(const ActiveContext& active, PositionField& out);
+// Nothing when it is malformed.
+std::optional<Timeline::Path> read_position(const PositionField& in);
+
+}  // namespace gradwire::autograd

@@ -1,0 +1,72 @@
+#include "autograd/graph/gradients.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
+#include <torch/csrc/autograd/utils/grad_layout_contract.h>
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/error.h"
+
+namespace gradwire::autograd {
+namespace {
+
+// Whether no other tensor can show the memory of `tensor`: a view of a gradient shares its storage.
+bool is_ours_alone(const at::Tensor& tensor) {
+  return tensor.use_count() == 1 && tensor.layout() == at::kStrided && tensor.has_storage() &&
+         tensor.storage().use_count() == 1 && tensor.is_non_overlapping_and_dense();
+}
+
+}  // namespace
+
+const at::Tensor* Gradients::find(const at::Tensor& tensor) const {
+  auto found = index_.find(tensor.unsafeGetTensorImpl());
+  return found == index_.end() ? nullptr : &entries_[found->second].gradient;
+}
+
+const at::Tensor& Gradients::at(const at::Tensor& tensor) const {
+  if (const at::Tensor* gradient = find(tensor)) return *gradient;
+  throw Error(absl::NotFoundError(
+      tensor.defined()
+          ? absl::StrCat(
+                "this context has no gradient of that tensor of shape ", c10::str(tensor.sizes()),
+                "; it has ", entries_.size(),
+                ". Only leaves that the loss was computed from have one, on the worker that they live on")
+          : "the undefined tensor has no gradient"));
+}
+
+at::Tensor& Gradients::operator[](const at::Tensor& tensor) {
+  auto [found, is_new] = index_.try_emplace(tensor.unsafeGetTensorImpl(), entries_.size());
+  if (is_new) entries_.push_back({tensor, at::Tensor()});
+  return entries_[found->second].gradient;
+}
+
+void accumulate(Gradients& gradients, const at::Tensor& variable, at::Tensor gradient) {
+  namespace utils = torch::autograd::utils;
+  if (!gradient.defined()) return;
+  at::Tensor& sum = gradients[variable];
+  const bool dense = gradient.layout() == at::kStrided;
+  if (at::GradMode::is_enabled()) {
+    // The gradient itself is part of a graph: it is neither copied nor changed.
+    const bool sparse_first = sum.defined() && sum.layout() != at::kStrided && dense;
+    sum = !sum.defined() ? std::move(gradient) : sparse_first ? gradient + sum : sum + gradient;
+    return;
+  }
+  if (!sum.defined()) {
+    if (!dense || variable.layout() != at::kStrided) {
+      sum = gradient.clone();
+    } else if (is_ours_alone(gradient) && utils::obeys_layout_contract(gradient, variable)) {
+      sum = std::move(gradient);
+    } else {
+      sum = utils::clone_obey_contract(gradient, variable);
+    }
+  } else if (is_ours_alone(sum)) {
+    sum.add_(gradient);
+  } else {
+    // Sparse plus dense is not implemented, dense plus sparse is.
+    sum = sum.layout() != at::kStrided && dense ? gradient + sum : sum + gradient;
+  }
+}
+
+}  // namespace gradwire::autograd

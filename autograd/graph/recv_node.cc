@@ -1,0 +1,24 @@
+#include "autograd/graph/recv_node.h"
+
+#include <torch/csrc/autograd/functions/utils.h>
+
+#include "absl/strings/str_cat.h"
+#include "base/error.h"
+
+namespace gradwire::autograd {
+
+torch::autograd::variable_list RecvNode::apply(torch::autograd::variable_list&&) {
+  throw Error(absl::FailedPreconditionError(
+      absl::StrCat("this graph goes on at worker \"", sender_.name, "\" in the autograd context ",
+                   rpc::to_string(context_),
+                   ": run gradwire::autograd::backward(context, {loss}) instead of loss.backward()")));
+}
+
+void set_outputs(const std::shared_ptr<RecvNode>& node, std::vector<at::Tensor*> tensors) {
+  for (at::Tensor* tensor : tensors) {
+    *tensor = tensor->detach();
+    torch::autograd::set_history(*tensor, node);
+  }
+}
+
+}  // namespace gradwire::autograd

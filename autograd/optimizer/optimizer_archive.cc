@@ -1,0 +1,225 @@
+#include "autograd/optimizer/optimizer_archive.h"
+
+#include <ATen/ops/scalar_tensor.h>
+#include <torch/serialize/archive.h>
+
+#include <memory>
+#include <sstream>
+#include <tuple>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/error.h"
+#include "codec/codec_containers.h"
+#include "codec/torch/ivalue_codec.h"
+#include "codec/torch/tensor_codec.h"
+
+namespace gradwire::autograd {
+namespace {
+
+// The names that torch::optim::serialize gives things.
+constexpr char kVersionKey[] = "pytorch_version";
+constexpr char kVersion[] = "1.5.0";
+constexpr char kStateKey[] = "state";
+constexpr char kGroupsKey[] = "param_groups";
+constexpr char kNumGroupsKey[] = "param_groups/size";
+constexpr char kNumParametersKey[] = "params/size";
+constexpr char kOptionsKey[] = "options";
+std::string group_key(std::size_t group) { return absl::StrCat("param_groups/", group); }
+std::string parameter_key(std::size_t parameter) { return absl::StrCat("params/", parameter); }
+
+ArchiveTree read_tree(torch::serialize::InputArchive& archive) {
+  ArchiveTree tree;
+  for (const std::string& key : archive.keys()) {
+    c10::IValue value;
+    archive.read(key, value);
+    if (value.isModule()) {
+      torch::serialize::InputArchive child;
+      archive.read(key, child);
+      tree.children.emplace(key, read_tree(child));
+    } else {
+      tree.values.emplace(key, std::move(value));
+    }
+  }
+  return tree;
+}
+
+c10::IValue to_device(const c10::IValue& value, const at::Device& device) {
+  if (value.isTensor() && value.toTensor().defined()) return value.toTensor().to(device);
+  if (value.isTensorList()) {
+    c10::List<at::Tensor> moved;
+    for (const at::Tensor& each : value.toTensorVector()) {
+      moved.push_back(each.defined() ? each.to(device) : each);
+    }
+    return moved;
+  }
+  return value;
+}
+
+void write_tree(const ArchiveTree& tree, const at::Device& device, torch::serialize::OutputArchive& archive) {
+  for (const auto& [key, value] : tree.values) archive.write(key, to_device(value, device));
+  for (const auto& [key, child] : tree.children) {
+    torch::serialize::OutputArchive nested(archive.compilation_unit());
+    write_tree(child, device, nested);
+    archive.write(key, nested);
+  }
+}
+
+void write_number(const char* key, std::size_t number, torch::serialize::OutputArchive& archive) {
+  archive.write(key, at::scalar_tensor(static_cast<int64_t>(number), at::kLong));
+}
+
+// An archive to read from has to have been a file.
+void copy_archive(torch::serialize::OutputArchive& from, torch::serialize::InputArchive& to,
+                  std::optional<at::Device> device) {
+  std::string bytes;
+  from.save_to([&](const void* data, std::size_t size) {
+    bytes.append(static_cast<const char*>(data), size);
+    return size;
+  });
+  to.load_from(bytes.data(), bytes.size(), device);
+}
+
+const ArchiveTree* find_child(const ArchiveTree& tree, const std::string& key) {
+  auto found = tree.children.find(key);
+  return found == tree.children.end() ? nullptr : &found->second;
+}
+
+std::string address_of(const at::Tensor& parameter) {
+  return absl::StrCat(reinterpret_cast<uintptr_t>(parameter.unsafeGetTensorImpl()));
+}
+
+}  // namespace
+
+SavedGroups take_apart(const torch::optim::Optimizer& optimizer) {
+  torch::serialize::OutputArchive written;
+  optimizer.save(written);
+  torch::serialize::InputArchive archive;
+  copy_archive(written, archive, at::Device(at::kCPU));
+  const ArchiveTree tree = read_tree(archive);
+  const ArchiveTree* state = find_child(tree, kStateKey);
+  const ArchiveTree* options = find_child(tree, kGroupsKey);
+  SavedGroups groups;
+  for (const torch::optim::OptimizerParamGroup& group : optimizer.param_groups()) {
+    const ArchiveTree* own = options == nullptr ? nullptr : find_child(*options, group_key(groups.size()));
+    own = own == nullptr ? nullptr : find_child(*own, kOptionsKey);
+    if (own == nullptr || state == nullptr) {
+      throw Error(absl::UnimplementedError(
+          "its state cannot be saved: let it override save() and load() with torch::optim::serialize, as "
+          "libtorch's optimizers do"));
+    }
+    SavedGroup& saved = groups.emplace_back();
+    saved.options = *own;
+    for (const at::Tensor& parameter : group.params()) {
+      SavedParameter& each = saved.parameters.emplace_back();
+      each.sizes = parameter.sizes().vec();
+      each.dtype = parameter.scalar_type();
+      if (const ArchiveTree* found = find_child(*state, address_of(parameter))) each.state = *found;
+    }
+  }
+  return groups;
+}
+
+void put_together(const SavedGroups& groups, torch::optim::Optimizer& optimizer) {
+  auto& own_groups = optimizer.param_groups();
+  bool same = groups.size() == own_groups.size();
+  for (std::size_t g = 0; same && g < groups.size(); ++g) {
+    same = groups[g].parameters.size() == own_groups[g].params().size();
+  }
+  if (!same) {
+    throw Error(absl::InvalidArgumentError("the saved state has other groups or numbers of parameters"));
+  }
+
+  torch::serialize::OutputArchive written;
+  torch::serialize::OutputArchive state(written.compilation_unit());
+  torch::serialize::OutputArchive options(written.compilation_unit());
+  write_number(kNumGroupsKey, groups.size(), options);
+  std::size_t number = 0;
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    torch::serialize::OutputArchive group(written.compilation_unit());
+    write_number(kNumParametersKey, groups[g].parameters.size(), group);
+    for (std::size_t p = 0; p < groups[g].parameters.size(); ++p) {
+      // What identifies a parameter within the archive; libtorch takes addresses, of which it asks only that
+      // they are numbers.
+      const std::string key = absl::StrCat(++number);
+      group.write(parameter_key(p), c10::IValue(key));
+      if (const auto& each = groups[g].parameters[p].state) {
+        torch::serialize::OutputArchive nested(written.compilation_unit());
+        write_tree(*each, own_groups[g].params()[p].device(), nested);
+        state.write(key, nested);
+      }
+    }
+    torch::serialize::OutputArchive nested(written.compilation_unit());
+    write_tree(groups[g].options, at::Device(at::kCPU), nested);
+    group.write(kOptionsKey, nested);
+    options.write(group_key(g), group);
+  }
+  written.write(kVersionKey, c10::IValue(kVersion));
+  written.write(kStateKey, state);
+  written.write(kGroupsKey, options);
+  torch::serialize::InputArchive archive;
+  copy_archive(written, archive, std::nullopt);
+
+  // load() adds to what is there, and may throw half-way.
+  auto old_state = std::move(optimizer.state());
+  optimizer.state() = {};
+  std::vector<std::unique_ptr<torch::optim::OptimizerOptions>> old_options;
+  for (const auto& group : own_groups) old_options.push_back(group.options().clone());
+  try {
+    optimizer.load(archive);
+  } catch (...) {
+    optimizer.state() = std::move(old_state);
+    for (std::size_t g = 0; g < own_groups.size(); ++g) own_groups[g].set_options(std::move(old_options[g]));
+    throw;
+  }
+}
+
+}  // namespace gradwire::autograd
+
+namespace gradwire::rpc {
+
+using autograd::ArchiveTree;
+using autograd::SavedGroup;
+using autograd::SavedParameter;
+
+absl::Status Codec<ArchiveTree>::encode(const ArchiveTree& tree, Encoder& encoder, proto::Value& out) {
+  proto::ValueList& list = *out.mutable_list();
+  GRADWIRE_RETURN_IF_ERROR(encode_value<decltype(tree.values)>(tree.values, encoder, *list.add_values()));
+  return encode_value<decltype(tree.children)>(tree.children, encoder, *list.add_values());
+}
+
+absl::StatusOr<ArchiveTree> Codec<ArchiveTree>::decode(const proto::Value& in, Decoder& decoder) {
+  const proto::ValueList* list = elements_of(in);
+  if (list == nullptr || list->values_size() != 2) return wrong_kind(type_name(), in);
+  ArchiveTree tree;
+  GRADWIRE_ASSIGN_OR_RETURN(tree.values, decode_value<decltype(tree.values)>(list->values(0), decoder));
+  GRADWIRE_ASSIGN_OR_RETURN(tree.children, decode_value<decltype(tree.children)>(list->values(1), decoder));
+  return tree;
+}
+
+absl::Status Codec<SavedParameter>::encode(const SavedParameter& parameter, Encoder& encoder,
+                                           proto::Value& out) {
+  return encode_value<std::tuple<std::vector<int64_t>, at::ScalarType, std::optional<ArchiveTree>>>(
+      std::make_tuple(parameter.sizes, parameter.dtype, parameter.state), encoder, out);
+}
+
+absl::StatusOr<SavedParameter> Codec<SavedParameter>::decode(const proto::Value& in, Decoder& decoder) {
+  GRADWIRE_ASSIGN_OR_RETURN(
+      auto parts, (decode_value<std::tuple<std::vector<int64_t>, at::ScalarType, std::optional<ArchiveTree>>>(
+                      in, decoder)));
+  auto& [sizes, dtype, state] = parts;
+  return SavedParameter{std::move(sizes), dtype, std::move(state)};
+}
+
+absl::Status Codec<SavedGroup>::encode(const SavedGroup& group, Encoder& encoder, proto::Value& out) {
+  return encode_value<std::pair<ArchiveTree, std::vector<SavedParameter>>>(
+      std::make_pair(group.options, group.parameters), encoder, out);
+}
+
+absl::StatusOr<SavedGroup> Codec<SavedGroup>::decode(const proto::Value& in, Decoder& decoder) {
+  GRADWIRE_ASSIGN_OR_RETURN(auto parts,
+                            (decode_value<std::pair<ArchiveTree, std::vector<SavedParameter>>>(in, decoder)));
+  return SavedGroup{std::move(parts.first), std::move(parts.second)};
+}
+
+}  // namespace gradwire::rpc

@@ -1,0 +1,405 @@
+#include "autograd/optimizer/optimizer_shard.h"
+
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "absl/container/btree_set.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "autograd/optimizer/optimizer_closure.h"
+#include "base/clock.h"
+#include "base/error.h"
+#include "codec/torch/tensor_codec.h"
+#include "rpc/call.h"
+#include "rpc/call_context.h"
+#include "rpc/caller/answer_by.h"
+
+namespace gradwire::autograd {
+namespace {
+
+absl::Time call_deadline() {
+  auto call = rpc::CallContext::current();
+  return call == nullptr ? absl::InfiniteFuture() : call->deadline();
+}
+
+Engine& engine_of(const std::weak_ptr<rpc::Agent>& weak, std::shared_ptr<rpc::Agent>& agent) {
+  agent = weak.lock();
+  if (agent == nullptr) throw Error(absl::FailedPreconditionError("the agent has shut down"));
+  return *value_or_throw(Engine::of(*agent));
+}
+
+// Puts gradients into .grad for a scope.
+class GradientSwap {
+ public:
+  explicit GradientSwap(const std::vector<at::Tensor>& parameters) : parameters_(parameters) {
+    for (const at::Tensor& parameter : parameters) previous_.push_back(parameter.grad());
+  }
+  ~GradientSwap() { set(previous_); }
+
+  void set(const std::vector<at::Tensor>& gradients) {
+    for (std::size_t i = 0; i < parameters_.size(); ++i) parameters_[i].mutable_grad() = gradients[i];
+  }
+
+ private:
+  const std::vector<at::Tensor>& parameters_;
+  std::vector<at::Tensor> previous_;
+};
+
+bool any_defined(const std::vector<at::Tensor>& tensors) {
+  return std::any_of(tensors.begin(), tensors.end(), [](const at::Tensor& each) { return each.defined(); });
+}
+
+std::vector<at::Tensor> flatten(const std::vector<std::vector<at::Tensor>>& groups) {
+  std::vector<at::Tensor> all;
+  for (const auto& group : groups) all.insert(all.end(), group.begin(), group.end());
+  return all;
+}
+
+std::vector<std::size_t> sizes_of(const std::vector<std::vector<at::Tensor>>& groups) {
+  std::vector<std::size_t> sizes;
+  for (const auto& group : groups) sizes.push_back(group.size());
+  return sizes;
+}
+
+std::shared_ptr<const std::vector<uintptr_t>> addresses_of(const std::vector<at::Tensor>& tensors) {
+  std::vector<uintptr_t> addresses;
+  for (const at::Tensor& each : tensors) {
+    addresses.push_back(reinterpret_cast<uintptr_t>(each.unsafeGetTensorImpl()));
+  }
+  std::sort(addresses.begin(), addresses.end());
+  return std::make_shared<const std::vector<uintptr_t>>(std::move(addresses));
+}
+
+// The tensors of these groups; libtorch would take one that is there twice, and step it twice.
+std::vector<std::vector<at::Tensor>> local_parameters(const std::vector<OptimizerShard::Group>& groups) {
+  std::vector<std::vector<at::Tensor>> parameters;
+  absl::flat_hash_set<const void*> seen;
+  for (const auto& [number, references] : groups) {
+    std::vector<at::Tensor>& group = parameters.emplace_back();
+    for (const auto& reference : references) {
+      const at::Tensor& tensor = group.emplace_back(reference.local_value());
+      if (!tensor.defined()) {
+        throw Error(absl::InvalidArgumentError(
+            absl::StrCat("a parameter of group ", number, " is an undefined tensor")));
+      }
+      if (!seen.insert(tensor.unsafeGetTensorImpl()).second) {
+        throw Error(absl::InvalidArgumentError(
+            absl::StrCat("a parameter of group ", number, " is there twice, in this group or another")));
+      }
+    }
+  }
+  return parameters;
+}
+
+// NaN where the options have no learning rate.
+double rate_of(const torch::optim::OptimizerOptions& options) {
+  try {
+    return options.get_lr();
+  } catch (const c10::Error&) {
+    return std::numeric_limits<double>::quiet_NaN();
+  }
+}
+
+std::unique_ptr<torch::optim::Optimizer> make_or_explain(
+    const OptimizerShard::MakeOptimizer& make, const std::vector<std::vector<at::Tensor>>& parameters,
+    const std::string& kind) {
+  try {
+    return make(parameters);
+  } catch (...) {
+    const absl::Status status = status_from_exception(std::current_exception());
+    throw Error(absl::InvalidArgumentError(absl::StrCat("making ", kind, ": ", status.message())));
+  }
+}
+
+}  // namespace
+
+rpc::RRef<OptimizerShard> OptimizerShard::make(const std::vector<Group>& groups, const Settings& settings,
+                                               const MakeOptimizer& make_optimizer) {
+  const std::shared_ptr<rpc::Agent> agent = rpc::Agent::current();
+  Engine& engine = *value_or_throw(Engine::of(*agent));
+  const std::vector<Tensors> parameters = local_parameters(groups);
+  std::vector<int64_t> numbers;
+  for (const Group& group : groups) numbers.push_back(group.first);
+  auto shard =
+      std::static_pointer_cast<OptimizerShard>(engine.shared(settings.name, [&]() -> std::shared_ptr<void> {
+        auto made = std::make_shared<OptimizerShard>(
+            agent, settings, numbers, parameters, make_or_explain(make_optimizer, parameters, settings.kind));
+        engine.watch(made);
+        return made;
+      }));
+  const Settings& there = shard->settings_;
+  auto refuse = [&](const std::string& what) {
+    throw Error(absl::InvalidArgumentError(
+        absl::StrCat("the distributed optimizer \"", settings.name, "\" exists here ", what)));
+  };
+  if (there.kind != settings.kind || there.consistency != settings.consistency ||
+      there.trainers != settings.trainers || there.require_gradients != settings.require_gradients) {
+    refuse(absl::StrCat("as a ", there.kind, " for ", there.trainers,
+                        " trainers, or with another consistency or require_gradients"));
+  }
+  const Tensors flat = flatten(parameters);
+  const bool same_parameters =
+      numbers == shard->groups_ &&
+      std::equal(flat.begin(), flat.end(), shard->parameters_.begin(), shard->parameters_.end(),
+                 [](const at::Tensor& a, const at::Tensor& b) { return a.is_same(b); });
+  if (!same_parameters) refuse("for other parameters or groups");
+  if (settings.same_options != nullptr &&
+      !settings.same_options(there.options.get(), settings.options.get())) {
+    refuse("with other options");
+  }
+  if (auto call = rpc::CallContext::current()) {
+    if (auto trainer = agent->find_worker(call->caller()); trainer.ok()) {
+      MutexLock lock(shard->mutex_);
+      if (shard->trainers_.insert(trainer->incarnation).second) shard->lost_ = absl::OkStatus();
+    }
+  }
+  return rpc::RRef<OptimizerShard>(*agent, shard);
+}
+
+OptimizerShard::OptimizerShard(const std::shared_ptr<rpc::Agent>& agent, Settings settings,
+                               std::vector<int64_t> groups, std::vector<Tensors> parameters,
+                               std::unique_ptr<torch::optim::Optimizer> optimizer)
+    : agent_(agent),
+      settings_(std::move(settings)),
+      groups_(std::move(groups)),
+      group_sizes_(sizes_of(parameters)),
+      parameters_(flatten(parameters)),
+      addresses_(addresses_of(parameters_)),
+      optimizer_(std::move(optimizer)) {
+  if (settings_.consistency == Consistency::kWait) value_or_throw(Engine::of(*agent))->gate().arm();
+}
+
+OptimizerShard::~OptimizerShard() {
+  std::shared_ptr<rpc::Agent> agent = agent_.lock();
+  if (agent == nullptr || settings_.consistency != Consistency::kWait) return;
+  if (auto engine = Engine::of(*agent); engine.ok()) (*engine)->gate().disarm();
+}
+
+Future<OptimizerShard::Missing> OptimizerShard::step(uint64_t origin, uint64_t counter, const Rates& rates) {
+  std::shared_ptr<rpc::Agent> agent;
+  Engine& engine = engine_of(agent_, agent);
+  const rpc::Id id{origin, counter};
+  Promise<Missing> done(agent->executor());
+  Future<Missing> future = done.future();
+  if (settings_.consistency == Consistency::kSync) {
+    // Made live if it has not been here: then it has no gradients here, but its trainer counts.
+    const auto call = rpc::CallContext::current();
+    const rpc::Worker trainer =
+        call == nullptr ? agent->self() : value_or_throw(agent->find_worker(call->caller()));
+    deposit(value_or_throw(engine.contexts().enter(id, trainer.incarnation)), rates, call_deadline(),
+            std::move(done));
+    return future;
+  }
+  const absl::StatusOr<std::shared_ptr<ContextState>> context = engine.contexts().find(id);
+  const Tensors gradients = context.ok() ? gradients_of(**context) : Tensors();
+  const Missing missing = missing_of(gradients);
+  if (refuses(missing)) {
+    done.set_value(missing);
+  } else if (!any_defined(gradients)) {
+    if (!rates.empty()) set_learning_rates(rates);
+    // What it forwarded here is used no more: its backward has been.
+    engine.gate().backward_ended(id);
+    done.set_value(missing);
+  } else if (settings_.consistency == Consistency::kWait) {
+    step_when_admitted(*context, rates, call_deadline(), std::move(done));
+  } else {
+    throw_if_error(apply(gradients, rates));
+    done.set_value(missing);
+  }
+  return future;
+}
+
+OptimizerShard::Tensors OptimizerShard::gradients_of(ContextState& context) const {
+  Tensors gradients;
+  MutexLock lock(context.mutex);
+  for (const at::Tensor& parameter : parameters_) {
+    const at::Tensor* gradient = context.gradients.find(parameter);
+    gradients.push_back(gradient == nullptr ? at::Tensor() : *gradient);
+  }
+  return gradients;
+}
+
+OptimizerShard::Missing OptimizerShard::missing_of(const Tensors& gradients) const {
+  Missing missing{0, 0, 0};
+  std::size_t next = 0;
+  for (std::size_t g = 0; g < groups_.size(); ++g) {
+    for (std::size_t place = 0; place < group_sizes_[g]; ++place, ++next) {
+      if (next < gradients.size() && gradients[next].defined()) continue;
+      if (std::get<0>(missing)++ > 0) continue;
+      std::get<1>(missing) = groups_[g];
+      std::get<2>(missing) = static_cast<int64_t>(place);
+    }
+  }
+  return missing;
+}
+
+absl::Status OptimizerShard::with_optimizer(absl::string_view what, const std::function<void()>& function) {
+  try {
+    at::NoGradGuard no_graph;
+    MutexLock lock(step_mutex_);
+    if (closure_runs_) {
+      throw Error(absl::FailedPreconditionError("a step with a closure is under way: wait for its end"));
+    }
+    function();
+  } catch (...) {
+    return with_context(status_from_exception(std::current_exception()),
+                        absl::StrCat("in the ", what, " of ", settings_.kind));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status OptimizerShard::apply(const Tensors& gradients, const Rates& rates) {
+  return with_optimizer("step", [&] {
+    apply_rates(rates);
+    if (!any_defined(gradients)) return;
+    GradientSwap swap(parameters_);
+    swap.set(gradients);
+    optimizer_->step();
+  });
+}
+
+void OptimizerShard::step_when_admitted(const std::shared_ptr<ContextState>& context, const Rates& rates,
+                                        absl::Time deadline, Promise<Missing> done) {
+  std::shared_ptr<rpc::Agent> agent;
+  Engine& engine = engine_of(agent_, agent);
+  Gate& gate = engine.gate();
+  gate.step(context->id, addresses_, rpc::answer_by(Clock::system().now(), deadline),
+            [self = shared_from_this(), context, rates, done = std::move(done), agent,
+             &gate](absl::Status admitted) {
+              if (!admitted.ok()) {
+                done.set_error(self->explain_wait(admitted, context->id, gate, *agent));
+                return;
+              }
+              agent->executor()->post_or_run([self, context, rates, done, agent, &gate] {
+                const Tensors gradients = self->gradients_of(*context);
+                absl::Status status = self->apply(gradients, rates);
+                gate.step_ended(self->addresses_);
+                if (status.ok()) {
+                  done.set_value(self->missing_of(gradients));
+                } else {
+                  done.set_error(std::move(status));
+                }
+              });
+            });
+}
+
+absl::Status OptimizerShard::explain_wait(const absl::Status& status, const rpc::Id& context,
+                                          const Gate& gate, const rpc::Agent& agent) const {
+  if (!absl::IsDeadlineExceeded(status)) return status;
+  absl::btree_set<std::string> trainers;
+  for (const rpc::Id& other : gate.forwarding_contexts()) {
+    if (other == context) continue;
+    const absl::StatusOr<rpc::Worker> trainer = agent.find_worker_by_incarnation(other.origin);
+    trainers.insert(trainer.ok() ? absl::StrCat("\"", trainer->name, "\"") : "an unknown worker");
+  }
+  if (trainers.empty()) return status;
+  return absl::DeadlineExceededError(absl::StrCat(
+      status.message(), ": \"", settings_.name, "\" has a forward without its backward of trainer",
+      trainers.size() == 1 ? " " : "s ", absl::StrJoin(trainers, ", "),
+      "; let each trainer step after its backward and drop contexts it gives up; with "
+      "DistributedDataParallel use "
+      "Consistency::kSync, because a trainer's backward there waits for the others"));
+}
+
+std::pair<at::Tensor, OptimizerShard::Missing> OptimizerShard::step_with_closure(
+    const rpc::RRef<ClosureTurns>& closure, const Rates& rates) {
+  if (settings_.consistency == Consistency::kSync) {
+    throw Error(absl::FailedPreconditionError(
+        absl::StrCat(settings_.kind,
+                     " asks for gradients during its step, so none can be gathered before it: "
+                     "use Consistency::kWait, and one trainer")));
+  }
+  std::shared_ptr<rpc::Agent> agent;
+  Engine& engine = engine_of(agent_, agent);
+  throw_if_error(with_optimizer("step", [&] {
+    apply_rates(rates);
+    closure_runs_ = true;
+  }));
+  at::Tensor loss;
+  Missing missing{0, 0, 0};
+  absl::Status status;
+  try {
+    at::NoGradGuard no_graph;
+    GradientSwap swap(parameters_);
+    loss = optimizer_->step([&] {
+      // For ever: this call itself has a deadline, and that of the closure's is no later.
+      auto [value, origin, counter] =
+          closure.with_timeout(absl::InfiniteDuration()).rpc_sync<&ClosureTurns::evaluate>();
+      const auto context = engine.contexts().find({origin, counter});
+      const Tensors gradients = context.ok() ? gradients_of(**context) : Tensors(parameters_.size());
+      missing = missing_of(gradients);
+      if (refuses(missing)) {
+        throw Error(absl::FailedPreconditionError(absl::StrCat(
+            "got no gradient for parameter ", std::get<2>(missing), " of group ", std::get<1>(missing),
+            ", expected one for every parameter (require_gradients); run the forward in the context that "
+            "the closure gets")));
+      }
+      swap.set(gradients);
+      return value;
+    });
+  } catch (...) {
+    status = with_context(status_from_exception(std::current_exception()),
+                          absl::StrCat("in the step of ", settings_.kind));
+  }
+  {
+    MutexLock lock(step_mutex_);
+    closure_runs_ = false;
+  }
+  throw_if_error(status);
+  return {loss, missing};
+}
+
+void OptimizerShard::apply_rates(const Rates& rates) {
+  if (rates.empty()) return;
+  auto& groups = optimizer_->param_groups();
+  for (std::size_t i = 0; i < groups_.size(); ++i) {
+    const auto number = static_cast<std::size_t>(groups_[i]);
+    if (number >= rates.size()) {
+      throw Error(absl::InvalidArgumentError(
+          absl::StrCat("group ", number, " has no learning rate among the ", rates.size(), " that came")));
+    }
+    groups.at(i).options().set_lr(rates[number]);
+  }
+}
+
+void OptimizerShard::set_learning_rates(const Rates& rates) {
+  throw_if_error(with_optimizer("learning rates", [&] { apply_rates(rates); }));
+}
+
+std::vector<std::pair<int64_t, double>> OptimizerShard::learning_rates() {
+  std::vector<std::pair<int64_t, double>> rates;
+  throw_if_error(with_optimizer("learning rates", [&] {
+    for (std::size_t i = 0; i < groups_.size(); ++i) {
+      rates.emplace_back(groups_[i], rate_of(optimizer_->param_groups().at(i).options()));
+    }
+  }));
+  return rates;
+}
+
+std::vector<OptimizerShard::Shapes> OptimizerShard::shapes() {
+  std::vector<Shapes> shapes;
+  throw_if_error(with_optimizer("parameters", [&] {
+    for (const auto& group : optimizer_->param_groups()) {
+      Shapes& each = shapes.emplace_back();
+      for (const at::Tensor& parameter : group.params()) {
+        each.emplace_back(parameter.sizes().vec(), parameter.scalar_type());
+      }
+    }
+  }));
+  return shapes;
+}
+
+SavedGroups OptimizerShard::save() {
+  SavedGroups groups;
+  throw_if_error(with_optimizer("state", [&] { groups = take_apart(*optimizer_); }));
+  return groups;
+}
+
+void OptimizerShard::load(const SavedGroups& groups) {
+  throw_if_error(with_optimizer("state", [&] { put_together(groups, *optimizer_); }));
+}
+
+}  // namespace gradwire::autograd

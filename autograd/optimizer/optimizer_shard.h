@@ -1,0 +1,166 @@
+#pragma once
+
+#include <torch/optim/optimizer.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_set.h"
+#include "autograd/optimizer/optimizer_archive.h"
+#include "autograd/pass/engine.h"
+#include "base/future.h"
+#include "base/mutex.h"
+#include "rpc/agent.h"
+#include "rpc/rref.h"
+
+namespace gradwire::autograd {
+
+class ClosureTurns;
+
+// How steps of several trainers on the same parameters go together.
+enum class Consistency {
+  // A step waits, within its deadline, while another live context has a forward without its backward on the
+  // owner, and contexts that come later wait for the step: every gradient is that of the parameters its
+  // forward saw.
+  kWait,
+  // The owner gathers the gradients of all trainers, averages them and steps once.
+  kSync,
+  // Steps come as they come.
+  kHogwild,
+};
+
+// The part of a distributed optimizer that lives beside the parameters of one owner: the optimizer proper,
+// its state, and whoever waits for a step. Shared by the optimizers of several trainers that have one name.
+//
+// Its groups are those of the distributed optimizer that have parameters here; each knows its number there.
+// Nothing is locked but the shard itself: shards with different parameters step at the same time.
+// Thread-safe; owned by the RRefs to it.
+class OptimizerShard : public Engine::Watcher, public std::enable_shared_from_this<OptimizerShard> {
+ public:
+  using Tensors = std::vector<at::Tensor>;
+  // From the parameters of each group.
+  using MakeOptimizer = std::function<std::unique_ptr<torch::optim::Optimizer>(std::vector<Tensors>)>;
+  // The number of a group in the distributed optimizer, and its parameters here.
+  using Group = std::pair<int64_t, std::vector<rpc::RRef<at::Tensor>>>;
+  // The learning rate of every group of the distributed optimizer; empty: as before.
+  using Rates = std::vector<double>;
+  // The parameters that had no gradient in a step: how many; and of the first the number of its group and its
+  // place among the group's parameters here.
+  using Missing = std::tuple<int64_t, int64_t, int64_t>;
+  struct Settings {
+    std::string name;
+    // The optimizer's name on the wire.
+    std::string kind;
+    Consistency consistency = Consistency::kWait;
+    int64_t trainers = 1;
+    // A step in which a parameter has no gradient changes nothing.
+    bool require_gradients = false;
+    // What the optimizer is made with, and how it is compared with another's of the same kind; nullptr: it
+    // cannot be.
+    std::shared_ptr<const void> options = nullptr;
+    bool (*same_options)(const void*, const void*) = nullptr;
+  };
+
+  // The shard of this name on the calling handler's agent, made if there is none; a fresh one where the name
+  // is empty. Throws Error, InvalidArgument, where the one there is has another optimizer, parameters,
+  // options or settings; where a parameter is undefined or there twice; and with what the optimizer says of
+  // its options and parameters.
+  static rpc::RRef<OptimizerShard> make(const std::vector<Group>& groups, const Settings& settings,
+                                        const MakeOptimizer& make_optimizer);
+
+  OptimizerShard(const std::shared_ptr<rpc::Agent>& agent, Settings settings, std::vector<int64_t> groups,
+                 std::vector<Tensors> parameters, std::unique_ptr<torch::optim::Optimizer> optimizer);
+  ~OptimizerShard() override;
+
+  // Called by trainers. The context is {origin, counter}: it may be one that has not been here. Where it has
+  // left no gradient nothing is stepped, and the step waits for nobody (kSync: counts as zeros). With
+  // require_gradients nothing is stepped either where one parameter has none. A step that waits in vain for other
+  // trainers fails with DeadlineExceeded that names them, a little before the caller's deadline
+  // (rpc/caller/answer_by.h).
+  Future<Missing> step(uint64_t origin, uint64_t counter, const Rates& rates);
+  // A step of an optimizer that evaluates the loss itself; returns the loss that it returns, and what had no
+  // gradient in its last evaluation. With require_gradients throws FailedPrecondition at the first such
+  // evaluation.
+  std::pair<at::Tensor, Missing> step_with_closure(const rpc::RRef<ClosureTurns>& closure,
+                                                   const Rates& rates);
+
+  void set_learning_rates(const Rates& rates);
+  // By number of group.
+  std::vector<std::pair<int64_t, double>> learning_rates();
+
+  // The sizes and dtype of each parameter, by group.
+  using Shapes = std::vector<std::pair<std::vector<int64_t>, at::ScalarType>>;
+  std::vector<Shapes> shapes();
+  SavedGroups save();
+  void load(const SavedGroups& groups);
+
+  void worker_lost(const rpc::Worker& worker, const absl::Status& reason) override;
+  void context_released(const rpc::Id& context) override;
+  void shutdown(const absl::Status& reason) override;
+
+ private:
+  // A trainer's gradients that wait for those of the others (kSync).
+  struct Deposit {
+    rpc::Id context;
+    rpc::Worker trainer;
+    Tensors gradients;
+    Rates rates;
+    Promise<Missing> done;
+    uint64_t timer = 0;
+  };
+  using Deposits = std::vector<Deposit>;
+
+  // One for each parameter; those without one undefined.
+  Tensors gradients_of(ContextState& context) const;
+  // Runs `function` with the optimizer, and nobody else does. What it throws, marked with `what`.
+  absl::Status with_optimizer(absl::string_view what, const std::function<void()>& function);
+  // Sets the gradients, steps, and sets back what was there.
+  absl::Status apply(const Tensors& gradients, const Rates& rates);
+  void apply_rates(const Rates& rates);
+  void step_when_admitted(const std::shared_ptr<ContextState>& context, const Rates& rates,
+                          absl::Time deadline, Promise<Missing> done);
+  // Adds to what the gate says whom the step waited for, and what to do.
+  absl::Status explain_wait(const absl::Status& status, const rpc::Id& context, const Gate& gate,
+                            const rpc::Agent& agent) const;
+  void deposit(const std::shared_ptr<ContextState>& context, const Rates& rates, absl::Time deadline,
+               Promise<Missing> done);
+  Missing missing_of(const Tensors& gradients) const;
+  bool refuses(const Missing& missing) const {
+    return settings_.require_gradients && std::get<0>(missing) > 0;
+  }
+  Tensors average(Deposits& deposits) const;
+  void fail_deposits(const std::function<bool(const Deposit&)>& which, const absl::Status& status);
+  void expire(const rpc::Id& context);
+  // Which trainers have come to the step that is gathered, and which have not.
+  std::string who_is_missing() ABSL_LOCKS_EXCLUDED(mutex_);
+
+  const std::weak_ptr<rpc::Agent> agent_;
+  const Settings settings_;
+  const std::vector<int64_t> groups_;
+  // As `groups_`: how many parameters each has here.
+  const std::vector<std::size_t> group_sizes_;
+  // Of all groups, one after the other.
+  const Tensors parameters_;
+  const StepGate::Parameters addresses_;
+
+  // Held while the optimizer steps, but not by a step with a closure, which calls others: it keeps the rest
+  // out by `closure_runs_`, which is changed with the mutex held.
+  Mutex step_mutex_;
+  bool closure_runs_ = false;
+  const std::unique_ptr<torch::optim::Optimizer> optimizer_;
+
+  Mutex mutex_;
+  Deposits deposits_ ABSL_GUARDED_BY(mutex_);
+  // Incarnations of the workers whose optimizers share this shard.
+  absl::flat_hash_set<uint64_t> trainers_ ABSL_GUARDED_BY(mutex_);
+  // Why a round cannot come to an end: a trainer was lost and no other has taken its place.
+  absl::Status lost_ ABSL_GUARDED_BY(mutex_);
+  absl::Status stopped_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace gradwire::autograd

@@ -1,0 +1,59 @@
+#include "autograd/optimizer/parameter_owners.h"
+
+#include <algorithm>
+
+#include "autograd/pass/engine.h"
+
+namespace gradwire::autograd {
+
+std::vector<ParameterOwner> by_owner(absl::Span<const ParameterRefs> groups) {
+  std::vector<ParameterOwner> owners;
+  for (std::size_t number = 0; number < groups.size(); ++number) {
+    for (std::size_t position = 0; position < groups[number].size(); ++position) {
+      const rpc::RRef<at::Tensor>& parameter = groups[number][position];
+      if (parameter.handle() == nullptr) {
+        throw Error(absl::InvalidArgumentError(
+            absl::StrCat("parameter ", position, " of group ", number, " is an empty RRef")));
+      }
+      const rpc::WorkerInfo worker = parameter.owner();
+      auto owner = std::find_if(owners.begin(), owners.end(),
+                                [&](const ParameterOwner& each) { return each.worker == worker; });
+      if (owner == owners.end()) owner = owners.insert(owners.end(), ParameterOwner{worker, {}});
+      if (owner->groups.empty() || owner->groups.back().number != number) {
+        owner->groups.push_back({number, {}, {}});
+      }
+      owner->groups.back().parameters.push_back(parameter);
+      owner->groups.back().positions.push_back(position);
+    }
+  }
+  return owners;
+}
+
+rpc::Id live_context(const rpc::Agent& agent, const ContextRef& context) {
+  Engine& engine = *value_or_throw(Engine::of(agent));
+  return value_or_throw(context.number().has_value() ? engine.contexts().find(*context.number())
+                                                     : engine.contexts().find(context.id()))
+      ->id;
+}
+
+void tell_of_end(const rpc::Agent& agent, const rpc::Id& context, const std::vector<ParameterOwner>& owners) {
+  Engine& engine = *value_or_throw(Engine::of(agent));
+  for (const ParameterOwner& owner : owners) {
+    engine.contexts().touch(context, value_or_throw(agent.find_worker(owner.worker)).incarnation);
+  }
+}
+
+namespace owners_internal {
+
+void throw_failure(const absl::Status& status, absl::string_view what, const ParameterOwner& owner,
+                   std::size_t failed, std::size_t all) {
+  std::string where = absl::StrCat(what, " on worker \"", owner.worker.name, "\"");
+  if (all > 1) {
+    absl::StrAppend(&where, " (", failed, " of ", all, " owners failed",
+                    failed < all ? ", the others have done it)" : ")");
+  }
+  throw Error(with_context(status, where));
+}
+
+}  // namespace owners_internal
+}  // namespace gradwire::autograd

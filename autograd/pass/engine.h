@@ -1,0 +1,96 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "autograd/context/contexts.h"
+#include "autograd/context/gate.h"
+#include "autograd/context/graph_hook.h"
+#include "autograd/pass/pass.h"
+#include "base/executor.h"
+#include "rpc/agent.h"
+#include "rpc/agent/extension.h"
+
+namespace gradwire::autograd {
+
+// The autograd part of one agent. Thread-safe; owned by the agent.
+class Engine : public rpc::AgentExtension {
+ public:
+  explicit Engine(rpc::Agent& agent);
+  ~Engine() override;
+
+  // The agent's engine. FailedPrecondition when it started before //autograd was linked in (a plugin).
+  static absl::StatusOr<Engine*> of(const rpc::Agent& agent);
+
+  rpc::Agent& agent() { return agent_; }
+  Contexts& contexts() { return contexts_; }
+  Gate& gate() { return *gate_; }
+
+  // A pass of which this worker is the root.
+  std::shared_ptr<Pass> begin_pass(const std::shared_ptr<ContextState>& context, proto::Pass header,
+                                   absl::Time deadline);
+
+  // The same of another worker's, which worker `from` tells of before any of its messages has come.
+  absl::StatusOr<std::shared_ptr<Pass>> join_pass(const proto::Pass& header, uint64_t from,
+                                                  absl::Time deadline);
+
+  // Somebody who wants to know of lost workers and released contexts. Called without locks; must not block.
+  struct Watcher {
+    virtual ~Watcher() = default;
+    virtual void worker_lost(const rpc::Worker& worker, const absl::Status& reason) = 0;
+    virtual void context_released(const rpc::Id& context) = 0;
+    virtual void shutdown(const absl::Status& reason) = 0;
+  };
+  // Kept while it lives.
+  void watch(const std::weak_ptr<Watcher>& watcher);
+
+  // What the agent's users share under a name while one of them holds it: `make` is called where there is
+  // none, or where the name is empty.
+  std::shared_ptr<void> shared(const std::string& name, const std::function<std::shared_ptr<void>()>& make);
+
+  bool serves(uint32_t service) const override;
+  bool serves_on_arrival(uint32_t service) const override;
+  void serve(rpc::ServiceCall call) override;
+  void worker_lost(const rpc::Worker& worker, const absl::Status& reason) override;
+  bool idle() const override;
+  void shutdown(const absl::Status& reason) override;
+  rpc::GraphHook* graph_hook() override { return &hook_; }
+
+ private:
+  // The pass that a message belongs to; made if the message is its first.
+  absl::StatusOr<std::shared_ptr<Pass>> find_pass(const proto::Pass& header, absl::Time deadline);
+  std::shared_ptr<Pass> pass_of(const std::shared_ptr<ContextState>& context, const proto::Pass& header,
+                                absl::Time deadline);
+  template <class M>
+  bool parse(const rpc::ServiceCall& call, M& message) const;
+  void serve_mark(const rpc::ServiceCall& call);
+  void serve_needed(const rpc::ServiceCall& call);
+  void serve_run(const rpc::ServiceCall& call);
+  void serve_finish(const rpc::ServiceCall& call);
+  void serve_abort(const rpc::ServiceCall& call);
+  void serve_cleanup(const rpc::ServiceCall& call);
+  void serve_admitted(const rpc::ServiceCall& call);
+
+  void released(const std::shared_ptr<ContextState>& context);
+  std::vector<std::shared_ptr<Watcher>> watchers();
+  // Makes room for one more pass: what is to be forgotten, outside the lock. False when there is none.
+  static bool make_room(ContextState& context, std::shared_ptr<Pass>& forgotten)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(context.mutex);
+  std::vector<std::shared_ptr<Pass>> passes() const;
+
+  rpc::Agent& agent_;
+  // Of a RUN that no thread waits for.
+  TaskCost run_cost_;
+  const std::shared_ptr<Gate> gate_;
+  Contexts contexts_;
+  GraphPlanter hook_;
+
+  Mutex mutex_;
+  absl::flat_hash_map<std::string, std::weak_ptr<void>> shared_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::weak_ptr<Watcher>> watchers_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace gradwire::autograd

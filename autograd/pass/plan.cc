@@ -1,0 +1,45 @@
+#include "autograd/pass/plan.h"
+
+#include <utility>
+
+namespace gradwire::autograd {
+
+bool Plan::share_worker(const Onward& a, const Onward& b) const {
+  for (const auto& [message, outputs] : a.messages()) {
+    if (message.first != root_ && b.has_sender(message.first)) return true;
+  }
+  return false;
+}
+
+void Plan::add(Onward reached) {
+  // 1. Into the first part that has a worker in common with it.
+  std::size_t into = 0;
+  while (into < parts_.size() && !share_worker(parts_[into], reached)) ++into;
+  if (into == parts_.size()) {
+    parts_.push_back(std::move(reached));
+    return;
+  }
+  // 2. The other parts that have one are joined with that part.
+  for (std::size_t other = parts_.size() - 1; other > into; --other) {
+    if (!share_worker(parts_[other], reached)) continue;
+    parts_[into].add(parts_[other]);
+    parts_.erase(parts_.begin() + static_cast<std::ptrdiff_t>(other));
+  }
+  parts_[into].add(reached);
+}
+
+const Onward* Plan::part_of(uint64_t worker) const {
+  if (worker == root_) return nullptr;
+  for (const Onward& part : parts_) {
+    if (part.has_sender(worker)) return &part;
+  }
+  return nullptr;
+}
+
+std::size_t Plan::tensors() const {
+  std::size_t sum = 0;
+  for (const Onward& part : parts_) sum += part.tensors();
+  return sum;
+}
+
+}  // namespace gradwire::autograd

@@ -1,0 +1,62 @@
+#include "autograd/pass/plan.h"
+
+#include <initializer_list>
+#include <tuple>
+
+#include "gtest/gtest.h"
+
+namespace gradwire::autograd {
+namespace {
+
+constexpr uint64_t kRoot = 1;
+
+using Tensor = std::tuple<uint64_t, uint64_t, uint32_t>;
+
+Onward tensors(std::initializer_list<Tensor> all) {
+  Onward onward;
+  for (const auto& [sender, message, output] : all) onward.add(sender, message, output);
+  return onward;
+}
+
+TEST(Plan, WorkersThatTheRootCallsApartHaveAPartEach) {
+  Plan plan(kRoot);
+  plan.add(tensors({{2, 20, 0}, {kRoot, 10, 0}}));
+  plan.add(tensors({{3, 30, 0}, {kRoot, 11, 0}}));
+  ASSERT_EQ(plan.parts().size(), 2u);
+  EXPECT_EQ(plan.tensors(), 4u);
+  ASSERT_NE(plan.part_of(3), nullptr);
+  EXPECT_EQ(plan.part_of(3)->messages(), tensors({{3, 30, 0}, {kRoot, 11, 0}}).messages());
+  EXPECT_EQ(plan.part_of(4), nullptr);
+}
+
+TEST(Plan, TheRootKnowsTheWhole) {
+  Plan plan(kRoot);
+  plan.add(tensors({{kRoot, 10, 0}, {2, 20, 0}}));
+  EXPECT_EQ(plan.part_of(kRoot), nullptr);
+}
+
+TEST(Plan, TensorsOfOneWorkerAreInOnePart) {
+  Plan plan(kRoot);
+  plan.add(tensors({{2, 20, 0}}));
+  plan.add(tensors({{3, 30, 0}}));
+  plan.add(tensors({{2, 20, 1}, {2, 21, 0}}));
+  ASSERT_EQ(plan.parts().size(), 2u);
+  EXPECT_EQ(plan.part_of(2)->messages(), tensors({{2, 20, 0}, {2, 20, 1}, {2, 21, 0}}).messages());
+}
+
+// A worker whose gradients come from two others may hear of the pass from either.
+TEST(Plan, TensorsThatLeadToOneWorkerAreInOnePart) {
+  Plan plan(kRoot);
+  plan.add(tensors({{2, 20, 0}, {5, 50, 0}}));
+  plan.add(tensors({{3, 30, 0}}));
+  plan.add(tensors({{4, 40, 0}, {6, 60, 0}}));
+  plan.add(tensors({{5, 51, 0}, {6, 61, 0}}));
+  ASSERT_EQ(plan.parts().size(), 2u);
+  EXPECT_EQ(plan.part_of(2), plan.part_of(4));
+  EXPECT_NE(plan.part_of(2), plan.part_of(3));
+  EXPECT_EQ(plan.part_of(2)->tensors(), 6u);
+  EXPECT_EQ(plan.tensors(), 7u);
+}
+
+}  // namespace
+}  // namespace gradwire::autograd
