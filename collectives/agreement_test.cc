@@ -12,8 +12,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
-#include "store/forwarding_store.h"
 #include "store/hash_store.h"
+#include "store/testing/forwarding_store.h"
 
 namespace gradwire::collectives {
 namespace {

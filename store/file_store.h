@@ -9,9 +9,9 @@
 
 #include "absl/functional/function_ref.h"
 #include "base/mutex.h"
-#include "store/file_log.h"
+#include "store/file/file_log.h"
+#include "store/memory/store_table.h"
 #include "store/store.h"
-#include "store/store_table.h"
 
 namespace gradwire::store {
 

@@ -7,8 +7,8 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "base/mutex.h"
+#include "store/memory/store_table.h"
 #include "store/store.h"
-#include "store/store_table.h"
 
 namespace gradwire::store {
 

@@ -10,7 +10,7 @@
 #include "absl/strings/str_split.h"
 #include "base/crash_handler.h"
 #include "base/error.h"
-#include "store/process_place.h"
+#include "store/init/process_place.h"
 #include "tools/launch/error_file.h"
 #include "tools/launch/gpus.h"
 

@@ -12,10 +12,10 @@
 #include "base/clock.h"
 #include "collectives/cpu/plain_reducer.h"
 #include "gtest/gtest.h"
-#include "store/forwarding_store.h"
 #include "store/hash_store.h"
 #include "store/prefix_store.h"
 #include "store/store.h"
+#include "store/testing/forwarding_store.h"
 
 namespace gradwire::collectives::cpu {
 namespace {

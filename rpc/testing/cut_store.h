@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/mutex.h"
-#include "store/forwarding_store.h"
+#include "store/testing/forwarding_store.h"
 
 namespace gradwire::rpc::testing {
 

@@ -13,8 +13,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "base/error.h"
-#include "store/endpoint.h"
-#include "store/limits.h"
+#include "store/memory/limits.h"
+#include "store/tcp/endpoint.h"
 
 namespace gradwire::store {
 namespace {

@@ -10,9 +10,9 @@
 #include "base/error.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "store/cutting_proxy.h"
 #include "store/etcd/etcd_process.h"
 #include "store/etcd_store.h"
+#include "store/tcp/cutting_proxy.h"
 #include "transport/descriptor.h"
 
 namespace gradwire::store {

@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/error.h"
-#include "store/limits.h"
+#include "store/memory/limits.h"
 
 namespace gradwire::store {
 namespace {

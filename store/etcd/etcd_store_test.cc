@@ -13,7 +13,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "store/etcd/etcd_process.h"
-#include "store/store_conformance.h"
+#include "store/testing/store_conformance.h"
 #include "transport/process_counts.h"
 
 namespace gradwire::store {

@@ -12,7 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/error.h"
 #include "store/etcd/etcd_reader.h"
-#include "store/limits.h"
+#include "store/memory/limits.h"
 
 namespace gradwire::store {
 

@@ -1,4 +1,4 @@
-// Reads the input as the file of a FileStore (store/file_log.h).
+// Reads the input as the file of a FileStore (store/file/file_log.h).
 
 #include <unistd.h>
 
@@ -13,7 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/stable_hash.h"
-#include "store/file_log.h"
+#include "store/file/file_log.h"
 #include "tests/fuzz/fuzzing.h"
 
 namespace {

@@ -1,4 +1,4 @@
-// Reads the input as datagrams that a member of a multicast group hears (store/multicast_election.h): for each a byte with
+// Reads the input as datagrams that a member of a multicast group hears (store/formation/multicast_election.h): for each a byte with
 // the tenths of a second since the last, a byte with its length, and its bytes. The first byte is the world's size.
 
 #include <map>
@@ -6,7 +6,7 @@
 
 #include "absl/time/time.h"
 #include "proto/store.pb.h"
-#include "store/multicast_election.h"
+#include "store/formation/multicast_election.h"
 #include "tests/fuzz/fuzzing.h"
 
 namespace {

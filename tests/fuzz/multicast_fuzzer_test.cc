@@ -3,7 +3,7 @@
 
 #include "absl/time/time.h"
 #include "gtest/gtest.h"
-#include "store/multicast_election.h"
+#include "store/formation/multicast_election.h"
 #include "tests/fuzz/fuzzing.h"
 
 namespace gradwire::store {

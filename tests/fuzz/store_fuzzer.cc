@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "store/tcp_store_protocol.h"
-#include "store/tcp_store_service.h"
+#include "store/tcp/tcp_store_protocol.h"
+#include "store/tcp/tcp_store_service.h"
 #include "tests/fuzz/fuzzing.h"
 
 namespace {

@@ -2,7 +2,7 @@
 #include <string>
 
 #include "gtest/gtest.h"
-#include "store/tcp_store_protocol.h"
+#include "store/tcp/tcp_store_protocol.h"
 #include "tests/fuzz/fuzzing.h"
 
 namespace gradwire::store {

@@ -5,11 +5,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/error.h"
-#include "store/endpoint.h"
 #include "store/etcd_store.h"
 #include "store/hash_store.h"
+#include "store/tcp/endpoint.h"
+#include "store/tcp/this_machine.h"
 #include "store/tcp_store.h"
-#include "store/this_machine.h"
 #include "tools/launch/own_address.h"
 
 namespace gradwire::tools {

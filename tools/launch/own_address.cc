@@ -9,7 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/error.h"
-#include "store/endpoint.h"
+#include "store/tcp/endpoint.h"
 #include "tools/launch/fd.h"
 #include "transport/tcp/address.h"
 

@@ -1,0 +1,166 @@
+#include "store/etcd_store.h"
+
+#include <limits>
+#include <utility>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/error.h"
+#include "base/random_id.h"
+#include "store/etcd/etcd_client.h"
+#include "store/etcd/etcd_lease.h"
+#include "store/etcd/etcd_reader.h"
+#include "store/etcd/etcd_writer.h"
+#include "store/memory/limits.h"
+
+namespace gradwire::store {
+namespace {
+
+using Change = EtcdWriter::Change;
+using Outcome = EtcdWriter::Outcome;
+
+// etcd's own bound.
+constexpr absl::Duration kLongestLease = absl::Seconds(9'000'000'000);
+
+Change add_to(const std::optional<std::string>& current, int64_t n, absl::string_view key) {
+  int64_t number = 0, sum = 0;
+  const auto refuse = [&](absl::string_view why) {
+    return Change{
+        .kind = Change::kNone,
+        .error = absl::InvalidArgumentError(absl::StrCat("cannot add ", n, " to store key \"",
+                                                         absl::CHexEscape(key.substr(0, 128)), "\": ", why))};
+  };
+  if (current.has_value() && !absl::SimpleAtoi(*current, &number))
+    return refuse("its value is no decimal number");
+  if (__builtin_add_overflow(number, n, &sum)) return refuse("the sum does not fit into 64 bits");
+  return Change{.kind = Change::kPut, .value = absl::StrCat(sum), .note = absl::StrCat(sum)};
+}
+
+}  // namespace
+
+EtcdStore::EtcdStore(Unopened, const std::vector<std::string>& endpoints, const std::string& prefix,
+                     const EtcdStoreOptions& options)
+    : Store(options.timeout), endpoints_(endpoints), prefix_(prefix) {}
+
+EtcdStore::EtcdStore(const std::vector<std::string>& endpoints, const std::string& prefix,
+                     EtcdStoreOptions options)
+    : EtcdStore(Unopened{}, endpoints, prefix, options) {
+  throw_if_error(start(options));
+}
+
+EtcdStore::~EtcdStore() = default;
+
+absl::StatusOr<std::shared_ptr<EtcdStore>> EtcdStore::open(const std::vector<std::string>& endpoints,
+                                                           const std::string& prefix,
+                                                           EtcdStoreOptions options) {
+  std::shared_ptr<EtcdStore> store(new EtcdStore(Unopened{}, endpoints, prefix, options));
+  GRADWIRE_RETURN_IF_ERROR(store->start(options));
+  return store;
+}
+
+absl::Status EtcdStore::start(const EtcdStoreOptions& options) {
+  if (prefix_.size() > kMaxKeyBytes) {
+    return absl::InvalidArgumentError(absl::StrCat("an EtcdStore's prefix of ", prefix_.size(),
+                                                   " bytes is over the limit of ", kMaxKeyBytes));
+  }
+  if (options.lease_ttl < absl::ZeroDuration() || options.lease_ttl > kLongestLease) {
+    return absl::InvalidArgumentError(absl::StrCat("a lease of etcd cannot last ",
+                                                   absl::FormatDuration(options.lease_ttl),
+                                                   ": zero, for none, up to 285 years"));
+  }
+  GRADWIRE_ASSIGN_OR_RETURN(std::vector<EtcdMember> members, open_etcd_members(endpoints_, options.security));
+  client_ = std::make_unique<EtcdClient>(EtcdClient::Options{.members = std::move(members),
+                                                             .user = options.security.user,
+                                                             .password = options.security.password,
+                                                             .name = description(),
+                                                             .prefix = prefix_},
+                                         clock());
+  const absl::Time deadline =
+      options.timeout == absl::InfiniteDuration() ? absl::InfiniteFuture() : clock().now() + options.timeout;
+  // Says whether it is there, and this store may read.
+  GRADWIRE_RETURN_IF_ERROR(do_num_keys("", deadline).status());
+  if (options.lease_ttl > absl::ZeroDuration()) {
+    lease_ = std::make_unique<EtcdLease>(*client_, absl::Ceil(options.lease_ttl, absl::Seconds(1)),
+                                         description(), clock());
+    GRADWIRE_RETURN_IF_ERROR(lease_->id(deadline).status());
+  }
+  // Beside the store's keys, which all begin with prefix/, so that they are neither counted nor found.
+  writer_ = std::make_unique<EtcdWriter>(
+      *client_, lease_.get(),
+      absl::StrCat(prefix_, absl::string_view("\0slot/", 6), absl::Hex(random_id()), "/"), clock());
+  return absl::OkStatus();
+}
+
+std::string EtcdStore::description() const {
+  return absl::StrCat("EtcdStore \"", absl::CHexEscape(absl::string_view(prefix_).substr(0, 128)), "\" at ",
+                      absl::StrJoin(endpoints_, ", "));
+}
+
+std::string EtcdStore::full_key(absl::string_view key) const { return absl::StrCat(prefix_, "/", key); }
+
+absl::Status EtcdStore::do_set(absl::string_view key, absl::string_view value, absl::Time deadline) {
+  return writer_->put(full_key(key), value, deadline);
+}
+
+absl::StatusOr<int64_t> EtcdStore::do_add(absl::string_view key, int64_t n, absl::Time deadline) {
+  GRADWIRE_ASSIGN_OR_RETURN(
+      const Outcome outcome,
+      writer_->update(
+          full_key(key), [&](const std::optional<std::string>& current) { return add_to(current, n, key); },
+          deadline));
+  int64_t sum = 0;
+  if (!absl::SimpleAtoi(outcome.note.value_or(""), &sum)) {
+    return client_->no_etcd_here("what this store wrote reads otherwise");
+  }
+  return sum;
+}
+
+absl::StatusOr<std::string> EtcdStore::do_compare_set(absl::string_view key, absl::string_view expected,
+                                                      absl::string_view desired, absl::Time deadline) {
+  const auto decide = [&](const std::optional<std::string>& current) {
+    if (current.value_or("") != expected) return Change{.kind = Change::kNone};
+    return Change{.kind = Change::kPut, .value = std::string(desired)};
+  };
+  GRADWIRE_ASSIGN_OR_RETURN(Outcome outcome, writer_->update(full_key(key), decide, deadline));
+  if (outcome.note.has_value()) return std::string(desired);
+  return outcome.current.has_value() ? *std::move(outcome.current) : std::string(expected);
+}
+
+absl::StatusOr<bool> EtcdStore::do_delete_key(absl::string_view key, absl::Time deadline) {
+  const auto decide = [](const std::optional<std::string>& current) {
+    return Change{.kind = current.has_value() ? Change::kErase : Change::kNone};
+  };
+  GRADWIRE_ASSIGN_OR_RETURN(const Outcome outcome, writer_->update(full_key(key), decide, deadline));
+  return outcome.note.has_value();
+}
+
+absl::StatusOr<int64_t> EtcdStore::do_num_keys(absl::string_view prefix, absl::Time deadline) {
+  return EtcdReader(*client_, clock()).count_under(full_key(prefix), deadline);
+}
+
+absl::StatusOr<std::vector<std::string>> EtcdStore::do_wait(const std::vector<std::string>& keys,
+                                                            absl::Time deadline) {
+  std::vector<std::string> distinct, full;
+  absl::flat_hash_set<absl::string_view> seen;
+  for (const std::string& key : keys) {
+    if (!seen.insert(key).second) continue;
+    distinct.push_back(key);
+    full.push_back(full_key(key));
+  }
+  GRADWIRE_ASSIGN_OR_RETURN(const std::vector<std::size_t> missing,
+                            EtcdReader(*client_, clock()).wait(full, deadline));
+  std::vector<std::string> names;
+  for (const std::size_t index : missing) names.push_back(std::move(distinct[index]));
+  return names;
+}
+
+absl::StatusOr<std::optional<std::string>> EtcdStore::do_watch(absl::string_view key,
+                                                               std::optional<absl::string_view> last_value,
+                                                               absl::Time deadline) {
+  return EtcdReader(*client_, clock()).watch(full_key(key), last_value, deadline);
+}
+
+}  // namespace gradwire::store

@@ -1,0 +1,121 @@
+#include "store/formation/multicast_election.h"
+
+#include "gtest/gtest.h"
+
+namespace gradwire::store {
+namespace {
+
+const absl::Time kStart = absl::UnixEpoch();
+
+MulticastElection member(int world_size, uint64_t candidate, const std::string& group = "g") {
+  return MulticastElection(group, world_size, candidate, static_cast<int>(1000 + candidate), kStart);
+}
+
+TEST(MulticastElection, AllMembersChooseTheLowest) {
+  MulticastElection five = member(2, 5), seven = member(2, 7);
+  EXPECT_FALSE(five.decide(kStart).has_value());
+  EXPECT_TRUE(five.observe(seven.announcement(), "10.0.0.7", kStart));
+  EXPECT_TRUE(seven.observe(five.announcement(), "10.0.0.5", kStart));
+  EXPECT_TRUE(five.decide(kStart)->self);
+  EXPECT_FALSE(seven.decide(kStart)->self);
+  EXPECT_EQ(to_string(seven.decide(kStart)->endpoint), "10.0.0.5:1005");
+}
+
+TEST(MulticastElection, OneCandidateHeardOnTwoInterfacesCountsOnce) {
+  MulticastElection five = member(3, 5), seven = member(3, 7);
+  EXPECT_TRUE(five.observe(seven.announcement(), "10.0.0.7", kStart));
+  EXPECT_TRUE(five.observe(seven.announcement(), "127.0.0.1", kStart));
+  EXPECT_FALSE(five.observe(five.announcement(), "127.0.0.1", kStart));  // Itself.
+  EXPECT_EQ(five.known(), 2);
+}
+
+TEST(MulticastElection, StrangersAndGarbageAreIgnored) {
+  MulticastElection five = member(2, 5);
+  const std::string good = member(2, 7).announcement();
+  EXPECT_FALSE(five.observe("", "h", kStart));
+  for (std::size_t size = 0; size < good.size(); ++size) {
+    five.observe(absl::string_view(good).substr(0, size), "h", kStart);
+  }
+  for (int byte = 0; byte < 256; ++byte)
+    EXPECT_FALSE(five.observe(std::string(300, static_cast<char>(byte)), "h", kStart));
+  EXPECT_FALSE(five.observe(member(2, 7, "other").announcement(), "h", kStart));
+  EXPECT_FALSE(five.observe(MulticastElection("g", 2, 7, 0, kStart).announcement(), "h", kStart));
+  EXPECT_FALSE(five.observe(MulticastElection("g", 2, 7, 70000, kStart).announcement(), "h", kStart));
+  EXPECT_FALSE(five.decide(kStart).has_value());
+}
+
+TEST(MulticastElection, ContradictingWorldSizeIsKept) {
+  MulticastElection five = member(2, 5);
+  EXPECT_TRUE(five.observe(member(3, 7).announcement(), "h", kStart));
+  ASSERT_TRUE(five.contradiction().has_value());
+  EXPECT_EQ(five.contradiction()->world_size, 3);
+  EXPECT_EQ(five.contradiction()->host, "h");
+}
+
+// It comes in excess, or late.
+TEST(MulticastElection, SettledMemberOfACompleteGroupHosts) {
+  MulticastElection settled = member(3, 9);
+  settled.settle();
+  MulticastElection five = member(3, 5);
+  EXPECT_TRUE(five.observe(settled.announcement(), "h", kStart));
+  const auto decision = five.decide(kStart);
+  ASSERT_TRUE(decision.has_value());
+  EXPECT_FALSE(decision->self);
+  EXPECT_EQ(decision->candidate, 9);
+}
+
+TEST(MulticastElection, MemberThatFellSilentIsForgotten) {
+  MulticastElection five = member(2, 5);
+  five.observe(member(2, 3).announcement(), "h", kStart);
+  EXPECT_TRUE(five.decide(kStart + MulticastElection::kForgetAfter).has_value());
+  EXPECT_FALSE(five.decide(kStart + MulticastElection::kForgetAfter + absl::Milliseconds(1)).has_value());
+}
+
+TEST(MulticastElection, MemberThatIsHeardAgainStays) {
+  MulticastElection five = member(2, 5);
+  const absl::Duration while_it_counts = 2 * MulticastElection::kForgetAfter / 3;
+  five.observe(member(2, 3).announcement(), "h", kStart);
+  five.observe(member(2, 3).announcement(), "h", kStart + while_it_counts);
+  EXPECT_TRUE(five.decide(kStart + 2 * while_it_counts).has_value());
+}
+
+TEST(MulticastElection, MemberThatSettlesWhileItIsKnownHosts) {
+  MulticastElection five = member(3, 5), nine = member(3, 9);
+  five.observe(nine.announcement(), "h", kStart);
+  EXPECT_FALSE(five.decide(kStart).has_value());
+  nine.settle();
+  five.observe(nine.announcement(), "h", kStart);
+  ASSERT_TRUE(five.decide(kStart).has_value());
+  EXPECT_EQ(five.decide(kStart)->candidate, 9);
+}
+
+TEST(MulticastElection, NumberOfMembersThatAreRememberedIsBounded) {
+  MulticastElection five = member(2, 5);
+  for (std::size_t i = 0; i < MulticastElection::kMaxCandidates + 10; ++i) {
+    five.observe(MulticastElection("g", 2, 100 + i, 1000, kStart).announcement(), "h", kStart);
+  }
+  EXPECT_EQ(five.known(), static_cast<int>(MulticastElection::kMaxCandidates) + 1);
+}
+
+TEST(MulticastElection, OpenGroupSettlesAfterListeningAndIsJoinedAfterwards) {
+  MulticastElection nine = member(0, 9), two = member(0, 2);
+  EXPECT_FALSE(nine.decide(kStart).has_value());
+  const absl::Time later = kStart + MulticastElection::kListenTime;
+  EXPECT_TRUE(nine.decide(later)->self);
+  nine.settle();
+  // Lower, and too late.
+  two.observe(nine.announcement(), "10.0.0.9", later);
+  EXPECT_FALSE(two.decide(later)->self);
+  EXPECT_EQ(two.decide(later)->candidate, 9);
+}
+
+TEST(MulticastElection, HigherCandidateOfAnOpenGroupWaitsForTheLower) {
+  MulticastElection nine = member(0, 9), two = member(0, 2);
+  const absl::Time later = kStart + MulticastElection::kListenTime;
+  nine.observe(two.announcement(), "10.0.0.2", later);
+  EXPECT_FALSE(nine.decide(later).has_value());
+  EXPECT_TRUE(two.decide(later)->self);
+}
+
+}  // namespace
+}  // namespace gradwire::store

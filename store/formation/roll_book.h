@@ -1,0 +1,98 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "store/formation/claim.h"
+#include "store/formation/roll_verdict.h"
+#include "store/store.h"
+
+namespace gradwire::store {
+
+// What a store holds of the groups that form in it one after the other, and are numbered:
+//
+//   current             the number of the last one; missing: 0
+//   NUMBER/world_size   what the first who came says
+//   NUMBER/arrivals     how many have come without a rank
+//   NUMBER/rank/R       whose the rank is, a Claim; empty when it was given back
+//   NUMBER/here/R       set when the rank waits for the others
+//   NUMBER/verdict      how that ended, once: a RollVerdict
+//   NUMBER/heard/R      set when the rank has heard that there will be no group
+//
+// All calls but turn_to_current() are about the group that was the current one then. They end by the deadline, with the
+// store's errors, and with FailedPrecondition for what members of a group cannot have written.
+class RollBook {
+ public:
+  struct Member {
+    int rank = 0;
+    Claim claim;
+  };
+
+  // `deadline`: of Clock::system().
+  RollBook(Store& store, absl::Time deadline) : store_(store), deadline_(deadline) {}
+
+  absl::Status turn_to_current();
+  int64_t number() const { return number_; }
+  // Makes the next group the current one, if nobody has done so.
+  absl::Status begin_next();
+
+  // None: there is none yet.
+  absl::StatusOr<std::optional<RollVerdict>> verdict();
+  // None: not within this time.
+  absl::StatusOr<std::optional<RollVerdict>> wait_for_verdict(absl::Duration patience);
+  // The first one counts, and is returned.
+  absl::StatusOr<RollVerdict> decide(const RollVerdict& verdict);
+
+  // Says the world size. The result is what the first who came says; a size that nobody says any more is put right by
+  // passing it as `old`.
+  absl::StatusOr<std::string> say_size(int size, const std::string& old);
+  // None when `text` is no size.
+  static std::optional<int> read_size(const std::string& text);
+  absl::StatusOr<int> size();
+  absl::StatusOr<int64_t> count_arrival();
+
+  // Makes the rank `claim`'s. None: it is; else whose it is. A rank that was given back, or whose process has ended, may
+  // be taken.
+  absl::StatusOr<std::optional<Claim>> take(int rank, const Claim& claim);
+  // Whether nobody has come as this rank.
+  absl::StatusOr<bool> take_if_new(int rank, const Claim& claim);
+  // None: nobody, or a process that has ended.
+  absl::StatusOr<std::optional<Claim>> find_holder(int rank);
+  absl::StatusOr<std::optional<Member>> find_who_says(int size);
+
+  absl::Status set_here(int rank);
+  // Whether the ranks 0..size-1 all wait: one question unless they do.
+  absl::StatusOr<bool> all_here(int size);
+  // Which do not: one or two questions for each.
+  absl::StatusOr<std::vector<int>> find_missing(int size);
+
+  void set_heard(int rank);
+  // Until the ranks 0..size-1 have heard, but not long.
+  void wait_until_heard(int size);
+
+  absl::Status no_sense() const;
+  absl::Duration left() const;
+
+  // Of the group with that number. What cannot be reached is no matter.
+  static void give_back(Store& store, int64_t number, int rank, const std::string& claim);
+
+ private:
+  std::string key(const char* name) const;
+  std::string key(const char* name, int rank) const;
+  // Empty when the key is missing.
+  // A store that has not answered is an error, not a key that is missing.
+  absl::StatusOr<std::string> look(const std::string& key);
+  absl::StatusOr<bool> is_here(int rank);
+  absl::StatusOr<RollVerdict> read(const absl::StatusOr<std::string>& text) const;
+
+  Store& store_;
+  const absl::Time deadline_;
+  int64_t number_ = 0;
+};
+
+}  // namespace gradwire::store

@@ -1,0 +1,158 @@
+#include <algorithm>
+#include <memory>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/host.h"
+#include "base/random_id.h"
+#include "store/formation/multicast_election.h"
+#include "store/init/init_internal.h"
+#include "store/init/multicast_socket.h"
+#include "store/tcp_store.h"
+
+namespace gradwire::store {
+namespace {
+
+constexpr absl::Duration kInterval = absl::Milliseconds(100);
+// How long an announced store may take to answer before it is taken for gone.
+constexpr absl::Duration kDialTime = absl::Seconds(5);
+
+// Announces this process and listens to the others, on a thread of its own, until destroyed: the others may
+// still need to hear of this one when it has decided already. Thread-safe.
+class Announcer {
+ public:
+  Announcer(std::unique_ptr<MulticastSocket> socket, const InitRequest& request, int port)
+      : socket_(std::move(socket)),
+        election_(request.options.group_name, request.world_size, random_id(), port, clock_.now()),
+        thread_([this] { run(); }) {}
+
+  ~Announcer() {
+    {
+      MutexLock lock(mutex_);
+      stopping_ = true;
+    }
+    socket_->wake();
+    thread_.join();
+  }
+
+  absl::StatusOr<MulticastElection::Decision> wait_for_decision(const InitRequest& request) {
+    MutexLock lock(mutex_);
+    while (true) {
+      if (const auto other = election_.contradiction(); other.has_value()) {
+        return absl::InvalidArgumentError(absl::StrCat("the world sizes differ: this process, on ",
+                                                       host_name(), ", says world_size=", request.world_size,
+                                                       ", one at ", other->host,
+                                                       " says world_size=", other->world_size));
+      }
+      const absl::Time now = clock_.now();
+      if (auto decision = election_.decide(now); decision.has_value()) return *decision;
+      if (now >= request.deadline) {
+        return absl::DeadlineExceededError(
+            absl::StrCat("of ", request.world_size, " processes ", election_.known(),
+                         ", this one included, were heard on the network within ",
+                         absl::FormatDuration(request.options.timeout)));
+      }
+      clock_.wait_until(mutex_, changed_, std::min(request.deadline, now + kInterval));
+    }
+  }
+
+  void forget(uint64_t candidate) {
+    MutexLock lock(mutex_);
+    election_.forget(candidate);
+  }
+
+  // From now on it only answers those that look for the group's store.
+  void settle() {
+    MutexLock lock(mutex_);
+    election_.settle();
+    settled_ = true;
+  }
+
+ private:
+  void run() {
+    absl::Time next = clock_.now();
+    bool asked = true;
+    while (true) {
+      std::string announcement;
+      bool stopping = false;
+      {
+        MutexLock lock(mutex_);
+        stopping = stopping_;
+        if (clock_.now() >= next && (!settled_ || asked)) announcement = election_.announcement();
+        // Once more on leaving, for a member that has come just now and must hear of a contradiction.
+        if (stopping && !settled_) announcement = election_.announcement();
+      }
+      if (!announcement.empty()) {
+        socket_->send(announcement);
+        next = clock_.now() + kInterval;
+        asked = false;
+      }
+      if (stopping) return;
+      const absl::Duration pause = asked || !is_settled() ? next - clock_.now() : absl::Seconds(10);
+      std::optional<MulticastSocket::Datagram> datagram = socket_->receive(pause);
+      if (!datagram.has_value()) continue;
+      MutexLock lock(mutex_);
+      asked |= election_.observe(datagram->bytes, datagram->sender, clock_.now());
+      changed_.notify_all();
+    }
+  }
+
+  bool is_settled() {
+    MutexLock lock(mutex_);
+    return settled_;
+  }
+
+  Clock& clock_ = Clock::system();
+  const std::unique_ptr<MulticastSocket> socket_;
+
+  Mutex mutex_;
+  CondVar changed_;
+  MulticastElection election_ ABSL_GUARDED_BY(mutex_);
+  bool settled_ ABSL_GUARDED_BY(mutex_) = false;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+
+  std::thread thread_;  // Last: it uses the rest.
+};
+
+// A group's store, on the process that hosts it: newcomers can ask for it as long as it lives, and processes that come in
+// excess of a world size are told so there.
+struct HostedStore {
+  std::shared_ptr<Store> store;
+  std::unique_ptr<Announcer> announcer;
+};
+
+}  // namespace
+
+absl::StatusOr<Rendezvous> init_multicast(const InitRequest& request) {
+  GRADWIRE_ASSIGN_OR_RETURN(std::unique_ptr<MulticastSocket> socket,
+                            MulticastSocket::open(request.url.endpoint));
+  // Everyone offers a store; all but one are closed again.
+  GRADWIRE_ASSIGN_OR_RETURN(std::shared_ptr<TcpStore> own,
+                            TcpStore::open(host_name(), 0, {.is_master = true, .timeout = request.left()}));
+  auto announcer = std::make_unique<Announcer>(std::move(socket), request, own->port());
+  while (true) {
+    GRADWIRE_ASSIGN_OR_RETURN(const MulticastElection::Decision decision,
+                              announcer->wait_for_decision(request));
+    if (decision.self) {
+      announcer->settle();
+      auto hosted = std::make_shared<HostedStore>(HostedStore{own, std::move(announcer)});
+      return join_group(std::shared_ptr<Store>(hosted, own.get()), request);
+    }
+    absl::StatusOr<std::shared_ptr<TcpStore>> other = TcpStore::open(
+        decision.endpoint.host, decision.endpoint.port, {.timeout = std::min(request.left(), kDialTime)});
+    absl::Status status = other.status();
+    if (other.ok()) {
+      absl::StatusOr<Rendezvous> joined = join_group(*std::move(other), request);
+      // The store of a group that has just ended may go while this process waits there for the next one.
+      if (!absl::IsUnavailable(joined.status())) return joined;
+      status = joined.status();
+    }
+    if (Clock::system().now() >= request.deadline) return status;
+    announcer->forget(decision.candidate);
+  }
+}
+
+}  // namespace gradwire::store

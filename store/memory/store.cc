@@ -1,0 +1,169 @@
+#include "store/store.h"
+
+#include <algorithm>
+
+#include "absl/strings/cord.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "base/error.h"
+#include "store/memory/limits.h"
+
+namespace gradwire::store {
+namespace {
+
+// Keys are bytes and may be long: a message shows the beginning, printable.
+std::string quoted(absl::string_view key) {
+  constexpr std::size_t kShown = 128;
+  return absl::StrCat("\"", absl::CHexEscape(key.substr(0, kShown)), key.size() > kShown ? "...\"" : "\"");
+}
+
+std::string quoted_list(const std::vector<std::string>& keys) {
+  constexpr std::size_t kShown = 16;
+  std::string list;
+  for (std::size_t i = 0; i < std::min(keys.size(), kShown); ++i) {
+    absl::StrAppend(&list, i == 0 ? "" : ", ", quoted(keys[i]));
+  }
+  if (keys.size() > kShown) absl::StrAppend(&list, " and ", keys.size() - kShown, " more");
+  return list;
+}
+
+absl::Status check_key(absl::string_view key) {
+  if (key.size() <= kMaxKeyBytes) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "a store key of ", key.size(), " bytes is over the limit of ", kMaxKeyBytes, ": ", quoted(key)));
+}
+
+absl::Status check_value(absl::string_view key, absl::string_view value) {
+  if (value.size() <= kMaxValueBytes) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat("a value of ", value.size(), " bytes for store key ",
+                                                   quoted(key), " is over the limit of ", kMaxValueBytes));
+}
+
+constexpr char kWaitTimeout[] = "gradwire/store-wait-timeout";
+
+absl::Status wait_timeout(absl::string_view message) {
+  absl::Status status = absl::DeadlineExceededError(message);
+  status.SetPayload(kWaitTimeout, absl::Cord());
+  return status;
+}
+
+absl::Time deadline_after(const Clock& clock, absl::Duration timeout) {
+  return timeout == absl::InfiniteDuration() ? absl::InfiniteFuture() : clock.now() + timeout;
+}
+
+}  // namespace
+
+bool is_wait_timeout(const absl::Status& status) { return status.GetPayload(kWaitTimeout).has_value(); }
+
+Store::Store(absl::Duration timeout, Clock& clock) : clock_(clock), timeout_(timeout) {}
+
+void Store::set_timeout(absl::Duration timeout) {
+  MutexLock lock(timeout_mutex_);
+  timeout_ = timeout;
+}
+
+absl::Duration Store::timeout() const {
+  MutexLock lock(timeout_mutex_);
+  return timeout_;
+}
+
+absl::Duration Store::resolve(Timeout timeout) const {
+  return timeout.has_value() ? *timeout : this->timeout();
+}
+
+absl::Status Store::try_set(absl::string_view key, absl::string_view value, Timeout timeout) {
+  GRADWIRE_RETURN_IF_ERROR(check_key(key));
+  GRADWIRE_RETURN_IF_ERROR(check_value(key, value));
+  return do_set(key, value, deadline_after(clock_, resolve(timeout)));
+}
+
+absl::StatusOr<std::string> Store::try_get(absl::string_view key, Timeout timeout) {
+  return wait_for_value(key, std::nullopt, timeout);
+}
+
+absl::StatusOr<int64_t> Store::try_add(absl::string_view key, int64_t n, Timeout timeout) {
+  GRADWIRE_RETURN_IF_ERROR(check_key(key));
+  return do_add(key, n, deadline_after(clock_, resolve(timeout)));
+}
+
+absl::StatusOr<std::string> Store::try_compare_set(absl::string_view key, absl::string_view expected,
+                                                   absl::string_view desired, Timeout timeout) {
+  GRADWIRE_RETURN_IF_ERROR(check_key(key));
+  GRADWIRE_RETURN_IF_ERROR(check_value(key, expected));
+  GRADWIRE_RETURN_IF_ERROR(check_value(key, desired));
+  return do_compare_set(key, expected, desired, deadline_after(clock_, resolve(timeout)));
+}
+
+absl::StatusOr<bool> Store::try_delete_key(absl::string_view key, Timeout timeout) {
+  GRADWIRE_RETURN_IF_ERROR(check_key(key));
+  return do_delete_key(key, deadline_after(clock_, resolve(timeout)));
+}
+
+absl::StatusOr<int64_t> Store::try_num_keys(Timeout timeout) { return try_num_keys_under("", timeout); }
+
+absl::StatusOr<int64_t> Store::try_num_keys_under(absl::string_view prefix, Timeout timeout) {
+  GRADWIRE_RETURN_IF_ERROR(check_key(prefix));
+  return do_num_keys(prefix, deadline_after(clock_, resolve(timeout)));
+}
+
+absl::Status Store::try_wait(const std::vector<std::string>& keys, Timeout timeout) {
+  if (keys.size() > kMaxKeysPerWait) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("a wait for ", keys.size(), " store keys is over the limit of ", kMaxKeysPerWait));
+  }
+  for (const std::string& key : keys) GRADWIRE_RETURN_IF_ERROR(check_key(key));
+  if (keys.empty()) return absl::OkStatus();
+  const absl::Time start = clock_.now();
+  GRADWIRE_ASSIGN_OR_RETURN(const std::vector<std::string> missing,
+                            do_wait(keys, deadline_after(clock_, resolve(timeout))));
+  if (missing.empty()) return absl::OkStatus();
+  return wait_timeout(
+      absl::StrCat("waited ", absl::FormatDuration(absl::Trunc(clock_.now() - start, absl::Milliseconds(1))),
+                   " in the ", description(), " for ", quoted_list(missing), ": no such key has been set"));
+}
+
+absl::StatusOr<std::string> Store::try_watch(absl::string_view key, absl::string_view last_value,
+                                             Timeout timeout) {
+  return wait_for_value(key, last_value, timeout);
+}
+
+absl::StatusOr<std::string> Store::wait_for_value(absl::string_view key,
+                                                  std::optional<absl::string_view> last_value,
+                                                  Timeout timeout) {
+  GRADWIRE_RETURN_IF_ERROR(check_key(key));
+  if (last_value.has_value()) GRADWIRE_RETURN_IF_ERROR(check_value(key, *last_value));
+  const absl::Time start = clock_.now();
+  GRADWIRE_ASSIGN_OR_RETURN(std::optional<std::string> value,
+                            do_watch(key, last_value, deadline_after(clock_, resolve(timeout))));
+  if (value.has_value()) return *std::move(value);
+  return wait_timeout(absl::StrCat(
+      "waited ", absl::FormatDuration(absl::Trunc(clock_.now() - start, absl::Milliseconds(1))), " in the ",
+      description(), " for ", quoted(key),
+      last_value.has_value() ? ": it has no value other than the one given" : ": no such key has been set"));
+}
+
+void Store::set(absl::string_view key, absl::string_view value) { throw_if_error(try_set(key, value)); }
+
+std::string Store::get(absl::string_view key) { return value_or_throw(try_get(key)); }
+
+int64_t Store::add(absl::string_view key, int64_t n) { return value_or_throw(try_add(key, n)); }
+
+std::string Store::compare_set(absl::string_view key, absl::string_view expected, absl::string_view desired) {
+  return value_or_throw(try_compare_set(key, expected, desired));
+}
+
+bool Store::delete_key(absl::string_view key) { return value_or_throw(try_delete_key(key)); }
+
+int64_t Store::num_keys() { return value_or_throw(try_num_keys()); }
+
+void Store::wait(const std::vector<std::string>& keys) { throw_if_error(try_wait(keys)); }
+
+void Store::wait(const std::vector<std::string>& keys, absl::Duration timeout) {
+  throw_if_error(try_wait(keys, timeout));
+}
+
+std::string Store::watch(absl::string_view key, absl::string_view last_value, Timeout timeout) {
+  return value_or_throw(try_watch(key, last_value, timeout));
+}
+
+}  // namespace gradwire::store

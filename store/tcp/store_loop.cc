@@ -1,0 +1,31 @@
+#include "store/tcp/store_loop.h"
+
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/error.h"
+#include "base/thread_pool.h"
+
+namespace gradwire::store {
+
+absl::StatusOr<std::shared_ptr<StoreLoop>> StoreLoop::create(const std::string& name) {
+  GRADWIRE_ASSIGN_OR_RETURN(std::shared_ptr<transport::EventLoop> loop, transport::EventLoop::create());
+  try {
+    // Nothing but the loop runs there: one thread is enough.
+    auto pool = std::make_shared<ThreadPool>(
+        ThreadPool::Options{.num_threads = 1, .max_threads = 1, .name = name, .poller = loop});
+    return std::shared_ptr<StoreLoop>(new StoreLoop(std::move(loop), std::move(pool)));
+  } catch (const std::system_error& error) {
+    return absl::UnavailableError(absl::StrCat("cannot start a store's thread: ", error.what()));
+  }
+}
+
+StoreLoop::StoreLoop(std::shared_ptr<transport::EventLoop> loop, std::shared_ptr<ThreadPool> pool)
+    : loop_(std::move(loop)), pool_(std::move(pool)) {}
+
+StoreLoop::~StoreLoop() { pool_->shutdown(); }
+
+std::shared_ptr<Executor> StoreLoop::executor() const { return pool_; }
+
+}  // namespace gradwire::store

@@ -1,0 +1,257 @@
+#include "store/tcp/tcp_store_client.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "base/random_id.h"
+#include "store/tcp/tcp_store_protocol.h"
+#include "transport/tcp/tcp_transport.h"
+
+namespace gradwire::store {
+namespace {
+
+// How soon a call that need not wait may end when its own deadline has passed or is short.
+constexpr absl::Duration kLeastCallTime = absl::Seconds(1);
+// What the server may take, beyond its timeout, to say that the time was up.
+constexpr absl::Duration kAnswerTime = absl::Seconds(5);
+// How long one attempt to connect and to be greeted may take.
+constexpr absl::Duration kDialTime = absl::Seconds(5);
+constexpr absl::Duration kFirstPause = absl::Milliseconds(10);
+constexpr absl::Duration kLongestPause = absl::Milliseconds(300);
+
+std::unique_ptr<transport::Transport> make_transport(const StoreLoop& loop) {
+  transport::TcpOptions options;
+  options.limits = store_message_limits();
+  return transport::make_tcp_transport(options, loop.loop());
+}
+
+// As the server reads it: localhost is IPv4's.
+std::string address_of(const Endpoint& endpoint) {
+  return to_string(absl::EqualsIgnoreCase(endpoint.host, "localhost") ? Endpoint{"127.0.0.1", endpoint.port}
+                                                                      : endpoint);
+}
+
+int64_t to_timeout_us(absl::Duration left) {
+  if (left == absl::InfiniteDuration()) return -1;
+  return std::max<int64_t>(0, absl::ToInt64Microseconds(left));
+}
+
+// A transport's message ends with the system's own words.
+bool is_refusal(const absl::Status& status) {
+  return absl::StrContains(status.message(), std::strerror(ECONNREFUSED));
+}
+
+absl::Status status_of(const proto::Response& response) {
+  if (response.code() == 0) return absl::OkStatus();
+  constexpr std::size_t kLongestMessage = 4096;
+  const bool known =
+      response.code() > 0 && response.code() <= static_cast<int>(absl::StatusCode::kUnauthenticated);
+  return absl::Status(known ? static_cast<absl::StatusCode>(response.code()) : absl::StatusCode::kUnknown,
+                      absl::string_view(response.message()).substr(0, kLongestMessage));
+}
+
+}  // namespace
+
+TcpStoreClient::TcpStoreClient(Options options, std::shared_ptr<StoreLoop> loop, Clock& clock)
+    : options_(std::move(options)),
+      clock_(clock),
+      id_(random_id()),
+      loop_(std::move(loop)),
+      transport_(make_transport(*loop_)) {}
+
+TcpStoreClient::~TcpStoreClient() { transport_->shutdown(); }
+
+absl::Status TcpStoreClient::named(const absl::Status& status) const {
+  return with_context(status, options_.name);
+}
+
+absl::Status TcpStoreClient::pause(absl::Duration duration) {
+  BlockingScope blocking;
+  GRADWIRE_RETURN_IF_ERROR(blocking.status());
+  Mutex mutex;
+  CondVar never;
+  const absl::Time end = clock_.now() + duration;
+  MutexLock lock(mutex);
+  while (clock_.now() < end) clock_.wait_until(mutex, never, end);
+  return absl::OkStatus();
+}
+
+absl::Status TcpStoreClient::greet(TcpStoreLink& link, absl::Duration patience) {
+  proto::Request request;
+  proto::HelloRequest& hello = *request.mutable_hello();
+  hello.set_magic(kStoreMagic);
+  hello.set_version(kStoreVersion);
+  hello.set_server(server_);
+  hello.set_client(id_);
+  hello.set_world_size(options_.world_size);
+  GRADWIRE_ASSIGN_OR_RETURN(const TcpStoreLink::Sent sent, link.send(request));
+  if (!sent.answer.wait_for(patience)) {
+    return absl::UnavailableError(
+        absl::StrCat("what listens there has not answered for ",
+                     absl::FormatDuration(absl::Trunc(patience, absl::Milliseconds(1))),
+                     ": it hangs, or is no Gradwire store"));
+  }
+  GRADWIRE_ASSIGN_OR_RETURN(const TcpStoreLink::Answer answer, sent.answer.result());
+  GRADWIRE_RETURN_IF_ERROR(status_of(*answer));
+  if (!answer->has_hello() || answer->hello().magic() != kStoreMagic || answer->hello().server() == 0) {
+    return absl::FailedPreconditionError("what answers there is no Gradwire store");
+  }
+  uint64_t none = 0;
+  if (!server_.compare_exchange_strong(none, answer->hello().server()) && none != answer->hello().server()) {
+    return absl::AbortedError("another server has taken the place of the store's");
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::shared_ptr<TcpStoreLink>> TcpStoreClient::dial_once(absl::Duration patience) {
+  const absl::Time start = clock_.now();
+  auto link = std::make_shared<TcpStoreLink>(loop_->executor());
+  GRADWIRE_ASSIGN_OR_RETURN(std::shared_ptr<transport::Connection> connection,
+                            transport_->connect(address_of(options_.endpoint), link, patience));
+  link->attach(std::move(connection));
+  const absl::Status greeted = greet(*link, std::max(kLeastCallTime, patience - (clock_.now() - start)));
+  if (!greeted.ok()) {
+    link->close(greeted);
+    return greeted;
+  }
+  log(LogLevel::kInfo, "connected with the ", options_.name);
+  return link;
+}
+
+absl::Duration TcpStoreClient::patience(absl::Duration left, bool stopped) const {
+  if (server_ == 0) return left;
+  return stopped ? absl::ZeroDuration() : std::clamp(left, kLeastCallTime, kReconnectFor);
+}
+
+absl::StatusOr<std::shared_ptr<TcpStoreLink>> TcpStoreClient::dial(absl::Time start,
+                                                                   absl::Duration patience) {
+  absl::Duration next_pause = kFirstPause;
+  while (true) {
+    const absl::Duration left = patience - (clock_.now() - start);
+    absl::StatusOr<std::shared_ptr<TcpStoreLink>> link =
+        dial_once(std::clamp(left, kLeastCallTime, kDialTime));
+    if (link.ok()) return link;
+    if (!absl::IsUnavailable(link.status())) return named(link.status());
+    if (server_ != 0 && is_refusal(link.status())) patience = std::min(patience, kRefusedFor);
+    const absl::Duration waited = clock_.now() - start;
+    if (waited + next_pause >= patience) {
+      return absl::UnavailableError(absl::StrCat(
+          options_.name, " cannot be reached: tried for ",
+          absl::FormatDuration(absl::Trunc(waited, absl::Milliseconds(1))), " (", link.status().message(),
+          ")",
+          server_ == 0 ? "; has its server been started, and is this its address?" : "; its server is gone"));
+    }
+    GRADWIRE_RETURN_IF_ERROR(pause(next_pause));
+    next_pause = std::min(next_pause * 2, kLongestPause);
+  }
+}
+
+absl::StatusOr<std::shared_ptr<TcpStoreLink>> TcpStoreClient::open_link(absl::Time deadline) {
+  const absl::Time start = clock_.now();
+  absl::Duration most;
+  while (true) {
+    {
+      MutexLock lock(mutex_);
+      if (link_ != nullptr && link_->status().ok()) return link_;
+      most = patience(deadline - start, link_ != nullptr && link_->stopping());
+      if (!dialling_) {
+        dialling_ = true;
+        break;
+      }
+    }
+    BlockingScope blocking;
+    GRADWIRE_RETURN_IF_ERROR(blocking.status());
+    // As for whoever dials: a short deadline is given a moment.
+    const absl::Time end = start + std::max(most, kLeastCallTime);
+    MutexLock lock(mutex_);
+    while (dialling_ && clock_.now() < end) clock_.wait_until(mutex_, dialled_, end);
+    if (dialling_) return named(absl::UnavailableError("cannot be reached in time"));
+    // Whoever dialled may have had less time than this thread.
+    if (!dial_failure_.ok() && (!absl::IsUnavailable(dial_failure_) || clock_.now() >= end))
+      return dial_failure_;
+  }
+  absl::StatusOr<std::shared_ptr<TcpStoreLink>> link = dial(start, most);
+  MutexLock lock(mutex_);
+  dialling_ = false;
+  dial_failure_ = link.status();
+  if (link.ok()) link_ = *link;
+  dialled_.notify_all();
+  return link;
+}
+
+absl::StatusOr<TcpStoreLink::Answer> TcpStoreClient::attempt(TcpStoreLink& link, proto::Request& request,
+                                                             absl::Time deadline, Kind kind,
+                                                             bool& may_repeat) {
+  may_repeat = false;
+  const absl::Time start = clock_.now();
+  const absl::Duration left = deadline - start;
+  if (kind == Kind::kWaiting) request.set_timeout_us(to_timeout_us(left));
+  const absl::StatusOr<TcpStoreLink::Sent> sent = link.send(request);
+  if (!sent.ok()) {
+    may_repeat = absl::IsUnavailable(sent.status());
+    return named(sent.status());
+  }
+  const absl::Duration patience =
+      std::max(left, kLeastCallTime) + (kind == Kind::kWaiting ? kAnswerTime : absl::ZeroDuration());
+  if (!sent->answer.wait_for(patience)) {
+    link.forget(sent->id);
+    if (clock_.now() - start < patience) {
+      return named(
+          absl::ResourceExhaustedError("this thread must not wait: no other would be left in its pool"));
+    }
+    return named(absl::DeadlineExceededError("the server did not answer in time"));
+  }
+  absl::StatusOr<TcpStoreLink::Answer> answer = sent->answer.result();
+  if (!answer.ok()) {
+    may_repeat = kind != Kind::kOnce && absl::IsUnavailable(answer.status());
+    return named(answer.status());
+  }
+  GRADWIRE_RETURN_IF_ERROR(named(status_of(**answer)));
+  if (static_cast<int>((*answer)->result_case()) != static_cast<int>(request.call_case())) {
+    return named(absl::FailedPreconditionError("what answers there is no Gradwire store"));
+  }
+  return answer;
+}
+
+absl::StatusOr<TcpStoreLink::Answer> TcpStoreClient::call(proto::Request& request, absl::Time deadline,
+                                                          Kind kind) {
+  absl::Time give_up = absl::InfiniteFuture();
+  while (true) {
+    GRADWIRE_ASSIGN_OR_RETURN(const std::shared_ptr<TcpStoreLink> link,
+                              open_link(std::min(deadline, give_up)));
+    const absl::Time start = clock_.now();
+    bool may_repeat;
+    absl::StatusOr<TcpStoreLink::Answer> answer = attempt(*link, request, deadline, kind, may_repeat);
+    if (answer.ok() || !may_repeat) return answer;
+    log(LogLevel::kInfo, "asks the ", options_.name, " again: ", answer.status().message());
+    const absl::Time now = clock_.now();
+    // A connection that held for a while counts as the first one did.
+    if (now - start > kReconnectFor) give_up = absl::InfiniteFuture();
+    give_up = std::min(give_up, now + kReconnectFor);
+    if (now >= std::min(deadline, give_up)) return answer;
+    // A server that answers and hangs up at once is not to be asked without pause.
+    GRADWIRE_RETURN_IF_ERROR(pause(kFirstPause));
+  }
+}
+
+absl::Status TcpStoreClient::connect(absl::Time deadline) { return open_link(deadline).status(); }
+
+absl::Status TcpStoreClient::wait_for_workers(absl::Time deadline) {
+  const absl::Time start = clock_.now();
+  proto::Request request;
+  request.mutable_wait_for_workers();
+  GRADWIRE_ASSIGN_OR_RETURN(const TcpStoreLink::Answer answer, call(request, deadline, Kind::kWaiting));
+  const int workers = answer->wait_for_workers().workers();
+  if (workers >= options_.world_size) return absl::OkStatus();
+  return absl::DeadlineExceededError(absl::StrCat(
+      "waited ", absl::FormatDuration(absl::Trunc(clock_.now() - start, absl::Milliseconds(1))), " in the ",
+      options_.name, " for ", options_.world_size, " workers, this one included: ", workers, " came"));
+}
+
+}  // namespace gradwire::store

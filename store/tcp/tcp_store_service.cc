@@ -1,0 +1,325 @@
+#include "store/tcp/tcp_store_service.h"
+
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/error.h"
+#include "store/memory/limits.h"
+#include "store/tcp/tcp_store_protocol.h"
+
+namespace gradwire::store {
+namespace {
+
+constexpr char kAllWorkers[] = "all";
+constexpr int32_t kMaxWorldSize = 1 << 20;
+
+absl::Status stopped_status() { return absl::UnavailableError("the store's server is stopping"); }
+
+absl::Status check_key(const std::string& key) {
+  if (key.size() <= kMaxKeyBytes) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat("a key of ", key.size(), " bytes is over the limit of ", kMaxKeyBytes));
+}
+
+absl::Status check_value(const std::string& value) {
+  if (value.size() <= kMaxValueBytes) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat("a value of ", value.size(), " bytes is over the limit of ", kMaxValueBytes));
+}
+
+// What a request that waits takes here: itself, and an entry for each key.
+std::size_t waiting_bytes(const proto::Request& request) {
+  constexpr std::size_t kEntryBytes = 128;
+  return request.ByteSizeLong() +
+         kEntryBytes * (1 + static_cast<std::size_t>(request.wait().keys().sizes_size()));
+}
+
+void fail(const absl::Status& status, proto::Response& response) {
+  response.clear_result();
+  response.set_code(static_cast<int32_t>(status.code()));
+  response.set_message(std::string(status.message()));
+}
+
+}  // namespace
+
+TcpStoreService::TcpStoreService(uint64_t number, std::size_t max_waiting_bytes,
+                                 std::size_t max_all_waiting_bytes)
+    : number_(number), max_waiting_bytes_(max_waiting_bytes), max_all_waiting_bytes_(max_all_waiting_bytes) {}
+
+absl::Status TcpStoreService::handle(Session session, const proto::Request& request, absl::Time now,
+                                     Answers& answers) {
+  const bool greeted = sessions_.contains(session);
+  if (request.has_hello() ? greeted || request.hello().magic() != kStoreMagic : !greeted) {
+    return absl::InvalidArgumentError("what connected does not begin as a Gradwire store's client does");
+  }
+  proto::Response response;
+  response.set_id(request.id());
+  bool kept = false;
+  const absl::Status status =
+      stopped_ ? stopped_status() : call(session, request, now, response, answers, kept);
+  if (kept) return absl::OkStatus();
+  if (!status.ok()) fail(status, response);
+  answers.push_back({session, std::move(response)});
+  return absl::OkStatus();
+}
+
+absl::Status TcpStoreService::call(Session session, const proto::Request& request, absl::Time now,
+                                   proto::Response& response, Answers& answers, bool& kept) {
+  switch (request.call_case()) {
+    case proto::Request::kHello:
+      return hello(session, request.hello(), *response.mutable_hello(), answers);
+    case proto::Request::kSet:
+      response.mutable_set();
+      return set(request.set(), answers);
+    case proto::Request::kAdd:
+      return add(request.add(), *response.mutable_add(), answers);
+    case proto::Request::kCompareSet:
+      return compare_set(request.compare_set(), *response.mutable_compare_set(), answers);
+    case proto::Request::kDeleteKey:
+      response.mutable_delete_key()->set_existed(table_.erase(request.delete_key().key()));
+      return absl::OkStatus();
+    case proto::Request::kNumKeys:
+      response.mutable_num_keys()->set_count(table_.num_keys(request.num_keys().prefix()));
+      return absl::OkStatus();
+    case proto::Request::kWait:
+      return wait(session, request, now, *response.mutable_wait(), kept);
+    case proto::Request::kWatch:
+      return watch(session, request, now, *response.mutable_watch(), kept);
+    case proto::Request::kWaitForWorkers:
+      return wait_for_workers(session, request, now, *response.mutable_wait_for_workers(), kept);
+    case proto::Request::CALL_NOT_SET:
+      break;
+  }
+  return absl::InvalidArgumentError("the store's server does not know this request");
+}
+
+absl::Status TcpStoreService::hello(Session session, const proto::HelloRequest& request,
+                                    proto::HelloResponse& response, Answers& answers) {
+  if (request.version() != kStoreVersion) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "this client speaks version ", request.version(), " of the store's protocol, its server version ",
+        kStoreVersion, ": all processes of a job need the same Gradwire"));
+  }
+  if (request.server() != 0 && request.server() != number_) {
+    return absl::AbortedError("the store's server has been restarted and has lost what was stored");
+  }
+  GRADWIRE_RETURN_IF_ERROR(count_worker(request, answers));
+  sessions_[session].world_size = request.world_size();
+  response.set_magic(kStoreMagic);
+  response.set_version(kStoreVersion);
+  response.set_server(number_);
+  return absl::OkStatus();
+}
+
+absl::Status TcpStoreService::count_worker(const proto::HelloRequest& request, Answers& answers) {
+  const int32_t world_size = request.world_size();
+  if (world_size == 0) return absl::OkStatus();
+  if (world_size < 0 || world_size > kMaxWorldSize) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a world size of ", world_size, " is not in 1..", kMaxWorldSize));
+  }
+  if (world_size_ == 0) world_size_ = world_size;
+  if (world_size_ != world_size) {
+    return absl::InvalidArgumentError(absl::StrCat("this worker says that the world size is ", world_size,
+                                                   ", one that came before said ", world_size_));
+  }
+  // More than the world size come when workers are restarted; they are not remembered.
+  if (workers_.size() < static_cast<std::size_t>(world_size)) workers_.insert(request.client());
+  if (workers_.size() == static_cast<std::size_t>(world_size) && group_.num_keys() == 0) {
+    StoreTable::Wakeups wakeups;
+    GRADWIRE_RETURN_IF_ERROR(group_.set(kAllWorkers, "", wakeups));
+    wake(wakeups, answers);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status TcpStoreService::set(const proto::SetRequest& request, Answers& answers) {
+  GRADWIRE_RETURN_IF_ERROR(check_key(request.key()));
+  GRADWIRE_RETURN_IF_ERROR(check_value(request.value()));
+  StoreTable::Wakeups wakeups;
+  absl::Status status = table_.set(request.key(), request.value(), wakeups);
+  wake(wakeups, answers);
+  return status;
+}
+
+absl::Status TcpStoreService::add(const proto::AddRequest& request, proto::AddResponse& response,
+                                  Answers& answers) {
+  GRADWIRE_RETURN_IF_ERROR(check_key(request.key()));
+  StoreTable::Wakeups wakeups;
+  GRADWIRE_ASSIGN_OR_RETURN(const int64_t sum, table_.add(request.key(), request.n(), wakeups));
+  wake(wakeups, answers);
+  response.set_sum(sum);
+  return absl::OkStatus();
+}
+
+absl::Status TcpStoreService::compare_set(const proto::CompareSetRequest& request,
+                                          proto::CompareSetResponse& response, Answers& answers) {
+  GRADWIRE_RETURN_IF_ERROR(check_key(request.key()));
+  GRADWIRE_RETURN_IF_ERROR(check_value(request.expected()));
+  GRADWIRE_RETURN_IF_ERROR(check_value(request.desired()));
+  StoreTable::Wakeups wakeups;
+  GRADWIRE_ASSIGN_OR_RETURN(
+      std::string current, table_.compare_set(request.key(), request.expected(), request.desired(), wakeups));
+  wake(wakeups, answers);
+  response.set_current(std::move(current));
+  return absl::OkStatus();
+}
+
+absl::Status TcpStoreService::wait(Session session, const proto::Request& request, absl::Time now,
+                                   proto::WaitResponse& response, bool& kept) {
+  const std::optional<std::vector<std::string>> keys = unpack_keys(request.wait().keys());
+  if (!keys.has_value()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a wait's list of keys is none, or has more than ", kMaxKeysPerWait));
+  }
+  for (const std::string& key : *keys) GRADWIRE_RETURN_IF_ERROR(check_key(key));
+  const bool may_wait = request.timeout_us() != 0;
+  if (may_wait) GRADWIRE_RETURN_IF_ERROR(check_room_to_wait(sessions_.at(session), request));
+  const uint64_t waiter = next_waiter_++;
+  if (table_.wait(waiter, *keys)) return absl::OkStatus();
+  kept = may_wait;
+  if (may_wait) {
+    keep(waiter, session, request, now);
+  } else {
+    pack_keys(table_.drop(waiter), *response.mutable_missing());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status TcpStoreService::watch(Session session, const proto::Request& request, absl::Time now,
+                                    proto::WatchResponse& response, bool& kept) {
+  const proto::WatchRequest& watch = request.watch();
+  GRADWIRE_RETURN_IF_ERROR(check_key(watch.key()));
+  GRADWIRE_RETURN_IF_ERROR(check_value(watch.last_value()));
+  std::optional<absl::string_view> last_value;
+  if (watch.has_last_value()) last_value = watch.last_value();
+  StoreTable::Value value = table_.find_other(watch.key(), last_value);
+  if (value == nullptr && request.timeout_us() != 0) {
+    GRADWIRE_RETURN_IF_ERROR(check_room_to_wait(sessions_.at(session), request));
+    const uint64_t waiter = next_waiter_++;
+    kept = true;
+    table_.watch(waiter, watch.key(), last_value);
+    keep(waiter, session, request, now);
+  }
+  if (value != nullptr) response.set_value(*value);
+  return absl::OkStatus();
+}
+
+absl::Status TcpStoreService::wait_for_workers(Session session, const proto::Request& request, absl::Time now,
+                                               proto::WaitForWorkersResponse& response, bool& kept) {
+  if (sessions_.at(session).world_size == 0) {
+    return absl::InvalidArgumentError("a client that has said no world size cannot wait for it");
+  }
+  if (group_.find(kAllWorkers) == nullptr && request.timeout_us() != 0) {
+    GRADWIRE_RETURN_IF_ERROR(check_room_to_wait(sessions_.at(session), request));
+    const uint64_t waiter = next_waiter_++;
+    kept = true;
+    group_.watch(waiter, kAllWorkers, std::nullopt);
+    keep(waiter, session, request, now);
+  }
+  response.set_workers(static_cast<int32_t>(workers_.size()));
+  return absl::OkStatus();
+}
+
+absl::Status TcpStoreService::check_room_to_wait(const SessionState& session,
+                                                 const proto::Request& request) const {
+  if (waiting_.size() >= kMaxWaiters) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the store's server has ", kMaxWaiters, " waiting calls"));
+  }
+  if (session.waiting_bytes + waiting_bytes(request) > max_waiting_bytes_) {
+    return absl::ResourceExhaustedError(absl::StrCat("the waiting calls of this client take ",
+                                                     session.waiting_bytes, " of at most ",
+                                                     max_waiting_bytes_, " bytes in the store's server"));
+  }
+  if (waiting_bytes_ + waiting_bytes(request) > max_all_waiting_bytes_) {
+    return absl::ResourceExhaustedError(absl::StrCat("the waiting calls of all clients take ", waiting_bytes_,
+                                                     " of at most ", max_all_waiting_bytes_,
+                                                     " bytes in the store's server"));
+  }
+  return absl::OkStatus();
+}
+
+void TcpStoreService::keep(uint64_t waiter, Session session, const proto::Request& request, absl::Time now) {
+  const absl::Time deadline =
+      request.timeout_us() < 0 ? absl::InfiniteFuture() : now + absl::Microseconds(request.timeout_us());
+  const Waiting waiting{.session = session,
+                        .request = request.id(),
+                        .call = request.call_case(),
+                        .deadline = deadline,
+                        .bytes = waiting_bytes(request)};
+  if (deadline != absl::InfiniteFuture()) deadlines_.emplace(deadline, waiter);
+  SessionState& state = sessions_.at(session);
+  state.waiters.insert(waiter);
+  state.waiting_bytes += waiting.bytes;
+  waiting_bytes_ += waiting.bytes;
+  waiting_.emplace(waiter, waiting);
+}
+
+TcpStoreService::Waiting TcpStoreService::take(uint64_t waiter) {
+  const auto found = waiting_.find(waiter);
+  const Waiting waiting = found->second;
+  waiting_.erase(found);
+  deadlines_.erase({waiting.deadline, waiter});
+  SessionState& state = sessions_.at(waiting.session);
+  state.waiters.erase(waiter);
+  state.waiting_bytes -= waiting.bytes;
+  waiting_bytes_ -= waiting.bytes;
+  return waiting;
+}
+
+void TcpStoreService::wake(const StoreTable::Wakeups& wakeups, Answers& answers) {
+  for (const StoreTable::Wakeup& wakeup : wakeups) {
+    const Waiting waiting = take(wakeup.waiter);
+    proto::Response& response = answers.emplace_back(Answer{waiting.session, {}}).response;
+    response.set_id(waiting.request);
+    if (waiting.call == proto::Request::kWait) response.mutable_wait();
+    if (waiting.call == proto::Request::kWatch) response.mutable_watch()->set_value(*wakeup.value);
+    if (waiting.call == proto::Request::kWaitForWorkers) {
+      response.mutable_wait_for_workers()->set_workers(static_cast<int32_t>(workers_.size()));
+    }
+  }
+}
+
+void TcpStoreService::end(uint64_t waiter, const absl::Status& status, Answers& answers) {
+  const Waiting waiting = take(waiter);
+  const std::vector<std::string> missing = table_.drop(waiter);
+  group_.drop(waiter);
+  proto::Response& response = answers.emplace_back(Answer{waiting.session, {}}).response;
+  response.set_id(waiting.request);
+  if (!status.ok()) {
+    fail(status, response);
+  } else if (waiting.call == proto::Request::kWait) {
+    pack_keys(missing, *response.mutable_wait()->mutable_missing());
+  } else if (waiting.call == proto::Request::kWatch) {
+    response.mutable_watch();
+  } else {
+    response.mutable_wait_for_workers()->set_workers(static_cast<int32_t>(workers_.size()));
+  }
+}
+
+void TcpStoreService::close(Session session) {
+  const auto found = sessions_.find(session);
+  if (found == sessions_.end()) return;
+  Answers nobody;
+  while (!found->second.waiters.empty()) {
+    end(*found->second.waiters.begin(), absl::CancelledError("the client has gone"), nobody);
+  }
+  sessions_.erase(found);
+}
+
+void TcpStoreService::expire(absl::Time now, Answers& answers) {
+  while (next_deadline() <= now) end(deadlines_.begin()->second, absl::OkStatus(), answers);
+}
+
+absl::Time TcpStoreService::next_deadline() const {
+  return deadlines_.empty() ? absl::InfiniteFuture() : deadlines_.begin()->first;
+}
+
+void TcpStoreService::stop(Answers& answers) {
+  stopped_ = true;
+  while (!waiting_.empty()) end(waiting_.begin()->first, stopped_status(), answers);
+}
+
+}  // namespace gradwire::store

@@ -1,0 +1,145 @@
+#include "store/tcp/tcp_store_sessions.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "store/memory/limits.h"
+
+namespace gradwire::store {
+namespace {
+
+// For whoever connects to say Hello.
+constexpr absl::Duration kGreetingTime = absl::Seconds(10);
+
+}  // namespace
+
+class TcpStoreSessions::Listener : public transport::ConnectionListener {
+ public:
+  Listener(std::shared_ptr<TcpStoreSessions> sessions, Session session)
+      : sessions_(std::move(sessions)), session_(session) {}
+
+  void on_message(transport::Connection&, transport::Message message) override {
+    sessions_->message_in_loop(session_, message.header);
+  }
+  void on_closed(transport::Connection&, absl::Status) override { sessions_->closed_in_loop(session_); }
+
+ private:
+  const std::shared_ptr<TcpStoreSessions> sessions_;
+  const Session session_;
+};
+
+TcpStoreSessions::TcpStoreSessions(std::shared_ptr<transport::EventLoop> loop, uint64_t number,
+                                   std::size_t max_unread_bytes)
+    : loop_(std::move(loop)), max_unread_bytes_(max_unread_bytes), service_(number) {}
+
+TcpStoreSessions::~TcpStoreSessions() = default;
+
+std::shared_ptr<transport::ConnectionListener> TcpStoreSessions::accept_in_loop(
+    const std::shared_ptr<transport::Connection>& connection) {
+  if (stopped_) return nullptr;
+  const Session session = next_session_++;
+  const uint64_t timer =
+      loop_->schedule_in_loop(Clock::system().now() + kGreetingTime, [weak = weak_from_this(), session] {
+        const std::shared_ptr<TcpStoreSessions> self = weak.lock();
+        if (self == nullptr) return;
+        self->hang_up_in_loop(session, absl::InvalidArgumentError("what connected said no Hello in time"));
+      });
+  peers_.emplace(session, Peer{connection, timer});
+  return std::make_shared<Listener>(shared_from_this(), session);
+}
+
+void TcpStoreSessions::message_in_loop(Session session, const std::string& bytes) {
+  const auto found = peers_.find(session);
+  if (found == peers_.end()) return;
+  proto::Request request;
+  TcpStoreService::Answers answers;
+  const bool parsed = request.ParseFromString(bytes);
+  // Not even looked up: to make an answer that is not read is work, too.
+  if (parsed && refuses_in_loop(session, request.id())) return;
+  const absl::Status status =
+      parsed ? service_.handle(session, request, Clock::system().now(), answers)
+             : absl::InvalidArgumentError("what connected sends what is no request to a Gradwire store");
+  // It is a store's client, which may be silent from now on.
+  if (service_.greeted(session)) loop_->cancel_in_loop(std::exchange(found->second.greeting_timer, 0));
+  finish_in_loop(answers);
+  if (!status.ok()) hang_up_in_loop(session, status);
+}
+
+void TcpStoreSessions::hang_up_in_loop(Session session, const absl::Status& reason) {
+  const auto found = peers_.find(session);
+  if (found == peers_.end()) return;
+  log(LogLevel::kWarning, "the store hangs up on ", found->second.connection->peer_address(), ": ",
+      reason.message());
+  found->second.connection->close(reason);
+}
+
+void TcpStoreSessions::closed_in_loop(Session session) {
+  const auto found = peers_.find(session);
+  if (found == peers_.end()) return;
+  loop_->cancel_in_loop(found->second.greeting_timer);
+  peers_.erase(found);
+  service_.close(session);
+  finish_in_loop({});
+}
+
+void TcpStoreSessions::expire_in_loop() {
+  alarm_ = 0;
+  alarm_time_ = absl::InfiniteFuture();
+  TcpStoreService::Answers answers;
+  service_.expire(Clock::system().now(), answers);
+  finish_in_loop(answers);
+}
+
+void TcpStoreSessions::finish_in_loop(const TcpStoreService::Answers& answers) {
+  // Before the answers leave: whoever gets one may ask.
+  num_waiters_ = service_.num_waiters();
+  for (const TcpStoreService::Answer& answer : answers) send_in_loop(answer.session, answer.response);
+  const absl::Time deadline = service_.next_deadline();
+  if (deadline == alarm_time_) return;
+  loop_->cancel_in_loop(alarm_);
+  alarm_time_ = deadline;
+  alarm_ = loop_->schedule_in_loop(deadline, [weak = weak_from_this()] {
+    if (const std::shared_ptr<TcpStoreSessions> self = weak.lock()) self->expire_in_loop();
+  });
+}
+
+bool TcpStoreSessions::refuses_in_loop(Session session, uint64_t request) {
+  transport::Connection& connection = *peers_.at(session).connection;
+  const std::size_t unread = connection.queued_bytes();
+  if (unread <= max_unread_bytes_) return false;
+  if (unread > max_unread_bytes_ + kMaxRefusalBytes) {
+    hang_up_in_loop(session, absl::ResourceExhaustedError("it asks on and does not read the answers"));
+    return true;
+  }
+  proto::Response refusal;
+  refusal.set_id(request);
+  refusal.set_code(static_cast<int32_t>(absl::StatusCode::kResourceExhausted));
+  refusal.set_message(absl::StrCat("this client has not read answers of ", unread, " bytes yet"));
+  (void)connection.send({.header = refusal.SerializeAsString(), .buffers = {}});
+  return true;
+}
+
+void TcpStoreSessions::send_in_loop(Session session, const proto::Response& response) {
+  const auto found = peers_.find(session);
+  if (found == peers_.end() || refuses_in_loop(session, response.id())) return;
+  // A connection that has just ended says so itself.
+  (void)found->second.connection->send({.header = response.SerializeAsString(), .buffers = {}});
+}
+
+void TcpStoreSessions::stop_in_loop(absl::Duration grace) {
+  stopped_ = true;
+  TcpStoreService::Answers answers;
+  service_.stop(answers);
+  finish_in_loop(answers);
+  proto::Response farewell;
+  farewell.set_stopping(true);
+  for (auto& [session, peer] : peers_) {
+    loop_->cancel_in_loop(std::exchange(peer.greeting_timer, 0));
+    (void)peer.connection->send({.header = farewell.SerializeAsString(), .buffers = {}});
+    peer.connection->close(absl::UnavailableError("the store's server stopped"), grace);
+  }
+}
+
+}  // namespace gradwire::store
