@@ -15,7 +15,7 @@
 #include "absl/status/status.h"
 #include "codec/codec_containers.h"
 #include "codec/torch/tensor_codec.h"
-#include "collectives/object_bytes.h"
+#include "collectives/group/object_bytes.h"
 #include "collectives/process_group.h"
 #include "collectives/world.h"
 

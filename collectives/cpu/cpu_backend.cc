@@ -12,9 +12,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "base/error.h"
-#include "collectives/backend_registry.h"
 #include "collectives/cpu/cpu_group.h"
 #include "collectives/cpu/reducers.h"
+#include "collectives/group/backend_registry.h"
 #include "collectives/group_backend.h"
 #include "store/prefix_store.h"
 

@@ -16,8 +16,8 @@
 #include <array>
 #include <cstdint>
 
+#include "collectives/checks/reduction_meaning.h"
 #include "collectives/cpu/plain_reducer.h"
-#include "collectives/reduction_meaning.h"
 
 namespace gradwire::collectives::cpu {
 namespace {

@@ -15,7 +15,7 @@
 #include "collectives/data_parallel/reducer_hooks.h"
 #include "collectives/data_parallel/replica_check.h"
 #include "collectives/data_parallel/same_memory.h"
-#include "collectives/rank_names.h"
+#include "collectives/group/rank_names.h"
 
 namespace gradwire::collectives {
 

@@ -11,7 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "base/stable_hash.h"
-#include "collectives/rank_names.h"
+#include "collectives/group/rank_names.h"
 
 namespace gradwire::collectives {
 namespace {

@@ -12,7 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/error.h"
-#include "collectives/backend_registry.h"
+#include "collectives/group/backend_registry.h"
 #include "collectives/nccl/device_records.h"
 #include "collectives/nccl/nccl_group.h"
 #include "collectives/nccl/nccl_status.h"

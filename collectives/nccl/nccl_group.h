@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "base/mutex.h"
-#include "collectives/backend_registry.h"
+#include "collectives/group/backend_registry.h"
 #include "collectives/group_backend.h"
 #include "collectives/nccl/device_records.h"
 #include "collectives/nccl/device_work.h"

@@ -3,7 +3,7 @@
 #include <string>
 
 #include "collectives/backend.h"
-#include "collectives/operation.h"
+#include "collectives/flight/operation.h"
 #include "collectives/reduce_op.h"
 
 namespace gradwire::collectives {

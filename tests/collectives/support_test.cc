@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "collectives/argument_checks.h"
+#include "collectives/checks/argument_checks.h"
 #include "collectives/nccl/nccl_types.h"
 #include "gtest/gtest.h"
 #include "tests/collectives/inputs.h"

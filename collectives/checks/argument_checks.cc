@@ -1,0 +1,127 @@
+#include "collectives/checks/argument_checks.h"
+
+#include <ATen/MemoryOverlap.h>
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/error.h"
+#include "collectives/checks/argument_messages.h"
+#include "collectives/checks/reduction_meaning.h"
+
+namespace gradwire::collectives {
+
+using argument_checks_internal::describe;
+using argument_checks_internal::invalid;
+using argument_checks_internal::same_kind;
+
+ArgumentChecks::ArgumentChecks(Group group) : group_(std::move(group)) {
+  if (!group_.ranks.empty()) group_rank_of_.assign(static_cast<std::size_t>(group_.ranks.back()) + 1, -1);
+  for (int i = 0; i < size(); ++i) group_rank_of_[group_.ranks[i]] = i;
+}
+
+absl::StatusOr<int> ArgumentChecks::group_rank(int world_rank, absl::string_view name) const {
+  const bool known = world_rank >= 0 && static_cast<std::size_t>(world_rank) < group_rank_of_.size();
+  const int rank = known ? group_rank_of_[world_rank] : -1;
+  if (rank >= 0) return rank;
+  return invalid(name, absl::StrCat("is rank ", world_rank, ", which is not one of the group's ranks: ",
+                                    absl::StrJoin(group_.ranks, ", ")));
+}
+
+absl::Status ArgumentChecks::readable(const at::Tensor& tensor, absl::string_view name) const {
+  if (tensor.defined() && group_.takes_cpu) {
+    const c10::DispatchKeySet special({c10::DispatchKey::Quantized, c10::DispatchKey::MkldnnCPU});
+    const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
+    if (impl.is_cpu() && impl.layout() == at::kStrided && !impl.key_set().has_any(special))
+      return absl::OkStatus();
+  }
+  return readable_slow(tensor, name);
+}
+
+absl::Status ArgumentChecks::readable_slow(const at::Tensor& tensor, absl::string_view name) const {
+  if (!tensor.defined()) return invalid(name, "is undefined");
+  if (tensor.layout() != at::kStrided || tensor.is_quantized()) {
+    return invalid(name, absl::StrCat("is ", tensor.is_quantized() ? "quantized" : "not dense (",
+                                      tensor.is_quantized() ? "" : c10::str(tensor.layout()),
+                                      tensor.is_quantized() ? "" : ")",
+                                      "; collectives take dense tensors: pass its parts"));
+  }
+  if (tensor.is_cpu() && group_.takes_cpu) return absl::OkStatus();
+  if (tensor.is_cuda() && group_.takes_cuda) return absl::OkStatus();
+  return invalid(name, absl::StrCat("is ", describe(tensor), "; the backend ", to_string(group_.backend),
+                                    " of this group takes tensors on ",
+                                    group_.takes_cpu && group_.takes_cuda ? "cpu and cuda"
+                                    : group_.takes_cuda                   ? "cuda"
+                                                                          : "cpu",
+                                    tensor.is_cuda() && !is_nccl_available()
+                                        ? " (this program was built without CUDA: --config=cuda)"
+                                        : ""));
+}
+
+absl::Status ArgumentChecks::writable(const at::Tensor& tensor, absl::string_view name) const {
+  GRADWIRE_RETURN_IF_ERROR(readable(tensor, name));
+  if (tensor.is_contiguous()) return absl::OkStatus();
+  if (at::has_internal_overlap(tensor) == at::MemOverlap::Yes) {
+    return invalid(
+        name, absl::StrCat("is ", describe(tensor), " with strides [", absl::StrJoin(tensor.strides(), ", "),
+                           "]: several of its elements share memory, so that it cannot be written to"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ArgumentChecks::reduction(const Reduction& op, const at::Tensor& tensor) const {
+  const at::ScalarType dtype = tensor.scalar_type();
+  const auto refuse = [&](absl::string_view why) {
+    return absl::InvalidArgumentError(absl::StrCat(op.multiplies ? "premul_sum" : to_string(op.op), " of ",
+                                                   c10::toString(dtype), ": ", why));
+  };
+  if (const char* const why = why_no_meaning(op, dtype)) return refuse(why);
+  const bool bitwise = op.op == ReduceOp::kBand || op.op == ReduceOp::kBor || op.op == ReduceOp::kBxor;
+  if (bitwise && (group_.backend == Backend::kNccl || (tensor.is_cuda() && !group_.takes_cpu)))
+    return refuse("nccl has no bitwise operations");
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<int64_t>> ArgumentChecks::splits(const at::Tensor& tensor,
+                                                            const std::vector<int64_t>& splits,
+                                                            absl::string_view name) const {
+  if (tensor.dim() == 0) return invalid(name, "has no dimension that could be split");
+  const int64_t length = tensor.size(0);
+  if (splits.empty()) {
+    if (length % size() == 0) return std::vector<int64_t>(group_.ranks.size(), length / size());
+    return invalid(name,
+                   absl::StrCat("has ", length, " rows, which are no ", size(), " equal parts: give splits"));
+  }
+  if (splits.size() != group_.ranks.size()) {
+    return invalid(name,
+                   absl::StrCat("is given ", splits.size(), " splits; the group has ", size(), " ranks"));
+  }
+  int64_t left = length;
+  for (int64_t split : splits) {
+    // Compared one by one: their sum may not fit.
+    if (split < 0 || split > left) left = -1;
+    if (left < 0) break;
+    left -= split;
+  }
+  if (left == 0) return splits;
+  return invalid(name, absl::StrCat("has ", length, " rows; its splits are ", absl::StrJoin(splits, ", ")));
+}
+
+absl::Status ArgumentChecks::rows_to_self(const at::Tensor& output, int64_t output_rows,
+                                          const at::Tensor& input, int64_t input_rows) const {
+  GRADWIRE_RETURN_IF_ERROR(same_kind(output, input, "output"));
+  if (output.sizes().slice(1) != input.sizes().slice(1)) {
+    return invalid("output", absl::StrCat("is ", describe(output), " and input ", describe(input),
+                                          ": they differ in more than dimension 0"));
+  }
+  if (output_rows == input_rows) return absl::OkStatus();
+  return invalid("output", absl::StrCat("expects ", output_rows, " rows of this rank itself, input has ",
+                                        input_rows, " for it"));
+}
+
+absl::Status ArgumentChecks::tag(int tag) const {
+  return tag >= 0 ? absl::OkStatus() : invalid("the tag", absl::StrCat("is ", tag, "; tags are 0 or more"));
+}
+
+}  // namespace gradwire::collectives

@@ -1,0 +1,54 @@
+#include "collectives/checks/reduction_meaning.h"
+
+namespace gradwire::collectives {
+namespace {
+
+bool is_integer(c10::ScalarType dtype) { return c10::isIntegralType(dtype, /*includeBool=*/true); }
+
+// What libtorch has arithmetic for on every device.
+bool has_arithmetic(c10::ScalarType dtype) {
+  switch (dtype) {
+    case c10::ScalarType::Byte:
+    case c10::ScalarType::Char:
+    case c10::ScalarType::Short:
+    case c10::ScalarType::Int:
+    case c10::ScalarType::Long:
+    case c10::ScalarType::Half:
+    case c10::ScalarType::BFloat16:
+    case c10::ScalarType::Float:
+    case c10::ScalarType::Double:
+    case c10::ScalarType::Bool:
+    case c10::ScalarType::ComplexFloat:
+    case c10::ScalarType::ComplexDouble:
+      return true;
+    default:
+      return false;
+  }
+}
+
+}  // namespace
+
+const char* why_no_meaning(const Reduction& op, c10::ScalarType dtype) {
+  if (!has_arithmetic(dtype)) return "there is no arithmetic for this dtype";
+  if (op.multiplies) {
+    if (op.op != ReduceOp::kSum) return "only a sum can be premultiplied";
+    return is_integer(dtype) ? "only floating and complex numbers can be premultiplied" : nullptr;
+  }
+  switch (op.op) {
+    case ReduceOp::kSum:
+      return nullptr;
+    case ReduceOp::kAvg:
+      return is_integer(dtype) ? "only floating and complex numbers have an average" : nullptr;
+    case ReduceOp::kProduct:
+    case ReduceOp::kMin:
+    case ReduceOp::kMax:
+      return c10::isComplexType(dtype) ? "not for complex numbers" : nullptr;
+    case ReduceOp::kBand:
+    case ReduceOp::kBor:
+    case ReduceOp::kBxor:
+      return is_integer(dtype) ? nullptr : "bitwise operations are for integers and bool";
+  }
+  return "there is no such operation";
+}
+
+}  // namespace gradwire::collectives

@@ -1,0 +1,68 @@
+#include "collectives/flight/flight_record_signal.h"
+
+#include <semaphore.h>
+#include <signal.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <string>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "base/log.h"
+#include "base/mutex.h"
+#include "collectives/flight/flight_recorder.h"
+
+namespace gradwire::collectives {
+namespace {
+
+// sem_post is one of the few things that a handler may do to wake a thread.
+sem_t asked;
+std::atomic<int> written{0};
+
+void handle(int) {
+  const int before = errno;
+  sem_post(&asked);
+  errno = before;
+}
+
+[[noreturn]] void write_when_asked() {
+  for (;;) {
+    while (sem_wait(&asked) != 0) {
+    }
+    log_line(LogLevel::kError,
+             absl::StrCat("flight records, as a signal asked for:\n", FlightRecorder::all()));
+    written.fetch_add(1);
+  }
+}
+
+}  // namespace
+
+absl::Status install_flight_record_signal(int signo) {
+  static const bool started = [] {
+    sem_init(&asked, 0, 0);
+    // It handles no signals itself: those of the program go to the program's threads.
+    sigset_t all;
+    sigset_t before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    std::thread(&write_when_asked).detach();
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    return true;
+  }();
+  (void)started;
+  struct sigaction action = {};
+  action.sa_handler = &handle;
+  action.sa_flags = SA_RESTART;
+  sigemptyset(&action.sa_mask);
+  if (sigaction(signo, &action, nullptr) != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("signal ", signo, " cannot be caught: ", std::strerror(errno)));
+  }
+  return absl::OkStatus();
+}
+
+int flight_records_written() { return written.load(); }
+
+}  // namespace gradwire::collectives

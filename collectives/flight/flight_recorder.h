@@ -1,0 +1,77 @@
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "collectives/flight/coarse_clock.h"
+#include "collectives/flight/operation.h"
+
+namespace gradwire::collectives {
+
+// The last operations of one group, for whoever has to find out why a job stands still. Recording allocates nothing and
+// takes no lock. Thread-safe; a record that is overwritten while it is read is left out of the text.
+class FlightRecorder {
+ public:
+  static constexpr uint64_t kCapacity = 2000;
+  // What an operation without a number in the group's order has.
+  static constexpr uint64_t kNoSequence = ~uint64_t{0};
+
+  enum class State : uint8_t { kQueued, kRunning, kDone, kFailed };
+
+  explicit FlightRecorder(std::string title);
+  ~FlightRecorder();
+  FlightRecorder(const FlightRecorder&) = delete;
+  FlightRecorder& operator=(const FlightRecorder&) = delete;
+
+  // Returns the record's number, for set_state. `now`: coarse_now(), here and below.
+  uint64_t begin(const OperationRecord& record, uint64_t sequence, State state, CoarseTime now) {
+    const uint64_t number = next_.fetch_add(1, std::memory_order_relaxed);
+    write(number, record, sequence, state, since_start(now));
+    return number;
+  }
+  // Nothing happens when the record has been overwritten. `code`: of a failure.
+  void set_state(uint64_t number, State state, CoarseTime now, absl::StatusCode code = absl::StatusCode::kOk);
+
+  // A title and one line for each record, oldest first.
+  std::string text() const;
+
+  // The text of every recorder of the process.
+  static std::string all();
+
+ private:
+  static constexpr int kSizes = 4;
+
+  // Of one record: a cache line. Atomic words, so that a reader at worst finds a record to be left out. Times are
+  // milliseconds since the recorder was made.
+  struct alignas(64) Slot {
+    // Of the record's number, plus one; 0 while it is being written.
+    std::atomic<uint32_t> number{0};
+    std::atomic<uint32_t> began{0};
+    std::atomic<uint32_t> started{0};
+    std::atomic<uint32_t> ended{0};
+    std::atomic<uint64_t> sequence{0};
+    // operation, reduction, multiplies, dimensions, state, code: a byte each.
+    std::atomic<uint64_t> small{0};
+    std::atomic<const char*> dtype{nullptr};
+    std::array<std::atomic<uint32_t>, kSizes> sizes{};
+    std::atomic<int32_t> peer{0};
+    std::atomic<int32_t> tag{0};
+  };
+  static_assert(sizeof(Slot) == 64);
+
+  static uint32_t mark_of(uint64_t number) { return static_cast<uint32_t>(number % 0xffff'ffff) + 1; }
+  uint32_t since_start(CoarseTime now) const { return static_cast<uint32_t>(now - start_); }
+  void write(uint64_t number, const OperationRecord& record, uint64_t sequence, State state, uint32_t now);
+  bool append_line(uint64_t number, uint32_t now, std::string& out) const;
+
+  const std::string title_;
+  const CoarseTime start_;
+  const std::unique_ptr<Slot[]> slots_;
+  std::atomic<uint64_t> next_{0};
+};
+
+}  // namespace gradwire::collectives

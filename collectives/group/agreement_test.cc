@@ -1,0 +1,130 @@
+#include "collectives/group/agreement.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "store/hash_store.h"
+#include "store/testing/forwarding_store.h"
+
+namespace gradwire::collectives {
+namespace {
+
+using ::testing::Each;
+using ::testing::HasSubstr;
+
+// Long enough for all who come to be there before it is over.
+constexpr absl::Duration kLate = absl::Seconds(2);
+
+std::vector<std::string> run(store::Store& store, const std::vector<int>& ranks, int size,
+                             absl::Duration timeout, const Judge& judge = nullptr, bool name_all = true) {
+  std::vector<std::string> verdicts(ranks.size());
+  std::vector<std::thread> threads;
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    threads.emplace_back([&, i] {
+      verdicts[i] = agree({.store = store,
+                           .key = "round",
+                           .rank = ranks[i],
+                           .size = size,
+                           .deadline = Clock::system().now() + timeout,
+                           .name_all = name_all},
+                          absl::StrCat("text ", ranks[i]), judge)
+                        .ToString();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return verdicts;
+}
+
+TEST(Agreement, AllGetOkWhenAllHaveCome) {
+  store::HashStore store;
+  EXPECT_THAT(run(store, {0, 1, 2}, 3, absl::Seconds(30)), Each("OK"));
+}
+
+TEST(Agreement, AllGetWhatRankZeroFinds) {
+  store::HashStore store;
+  const Judge judge = [](int rank, absl::string_view first, absl::string_view text) -> absl::Status {
+    EXPECT_EQ(first, "text 0");
+    EXPECT_EQ(text, absl::StrCat("text ", rank));
+    return rank == 2 ? absl::InvalidArgumentError("rank 2 is odd") : absl::OkStatus();
+  };
+  EXPECT_THAT(run(store, {0, 1, 2, 3}, 4, absl::Seconds(30), judge), Each("INVALID_ARGUMENT: rank 2 is odd"));
+}
+
+TEST(Agreement, MissingRanksAreNamedToAll) {
+  store::HashStore store;
+  EXPECT_THAT(run(store, {0, 2}, 4, kLate), Each(HasSubstr("ranks 1, 3 did not arrive")));
+  // Who comes late hears the same.
+  EXPECT_THAT(run(store, {3}, 4, absl::Seconds(30)), Each(HasSubstr("ranks 1, 3 did not arrive")));
+}
+
+// A store in which a key comes at the last moment: the wait for it has just ended.
+class LateStore : public store::ForwardingStore {
+ public:
+  LateStore(std::shared_ptr<store::Store> store, std::string key)
+      : ForwardingStore(std::move(store)), key_(std::move(key)) {}
+
+ private:
+  absl::StatusOr<std::optional<std::string>> do_watch(absl::string_view key,
+                                                      std::optional<absl::string_view> last_value,
+                                                      absl::Time deadline) override {
+    if (key == key_ && !std::exchange(asked_, true)) return std::optional<std::string>();
+    return ForwardingStore::do_watch(key, last_value, deadline);
+  }
+
+  const std::string key_;
+  bool asked_ = false;
+};
+
+TEST(Agreement, RankThatComesAtTheLastMomentIsNotMissing) {
+  const auto store = std::make_shared<store::HashStore>();
+  store->set("round/1", "text 1");
+  LateStore late(store, "round/1");
+  EXPECT_THAT(run(late, {0}, 2, absl::ZeroDuration()), Each("OK"));
+}
+
+TEST(Agreement, FirstMissingRankAloneIsNamedOnRequest) {
+  store::HashStore store;
+  EXPECT_THAT(run(store, {0, 2}, 4, kLate, nullptr, false), Each(HasSubstr("rank 1 did not")));
+}
+
+TEST(Agreement, WithoutRankZeroTheOthersNameIt) {
+  store::HashStore store;
+  EXPECT_THAT(run(store, {1, 2}, 3, kLate), Each(HasSubstr("rank 0 did not arrive")));
+}
+
+TEST(Agreement, InterruptionEndsTheWait) {
+  store::HashStore store;
+  const absl::Status status = agree({.store = store,
+                                     .key = "round",
+                                     .rank = 1,
+                                     .size = 2,
+                                     .interrupted = [] { return absl::AbortedError("enough"); }},
+                                    "");
+  EXPECT_EQ(status.ToString(), "ABORTED: enough");
+}
+
+TEST(Agreement, NonsenseInTheStoreIsNoVerdict) {
+  store::HashStore store;
+  store.set("round/verdict", "99 nonsense");
+  EXPECT_THAT(run(store, {1}, 2, absl::Seconds(30)), Each(HasSubstr("INTERNAL")));
+}
+
+TEST(Agreement, ForgettingLeavesNothing) {
+  store::HashStore store;
+  run(store, {0, 1, 2}, 3, absl::Seconds(30));
+  EXPECT_GT(store.num_keys(), 0);
+  forget(store, "round", 3);
+  EXPECT_EQ(store.num_keys(), 0);
+}
+
+}  // namespace
+}  // namespace gradwire::collectives

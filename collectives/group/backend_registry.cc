@@ -1,0 +1,93 @@
+#include "collectives/group/backend_registry.h"
+
+#include <array>
+#include <optional>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/error.h"
+#include "base/mutex.h"
+
+namespace gradwire::collectives {
+namespace {
+
+constexpr std::array<Backend, 3> kAll = {Backend::kCpu, Backend::kMpi, Backend::kNccl};
+
+// Entries are never removed, so that pointers to them stay good.
+struct Registry {
+  Mutex mutex;
+  std::array<std::unique_ptr<const BackendEntry>, kAll.size()> entries ABSL_GUARDED_BY(mutex);
+  std::vector<std::unique_ptr<const BackendEntry>> replaced ABSL_GUARDED_BY(mutex);
+};
+
+Registry& registry() {
+  static Registry* instance = new Registry;
+  return *instance;
+}
+
+std::optional<Backend> known(absl::string_view name) {
+  const std::string lower = absl::AsciiStrToLower(name);
+  if (lower == "cpu" || lower == "gloo" || lower == "tcp") return Backend::kCpu;
+  if (lower == "mpi") return Backend::kMpi;
+  if (lower == "nccl") return Backend::kNccl;
+  return std::nullopt;
+}
+
+std::string built_in() {
+  std::vector<std::string> names;
+  for (Backend backend : registered_backends()) {
+    names.push_back(backend == Backend::kCpu ? "cpu (also gloo, tcp)" : to_string(backend));
+  }
+  return names.empty() ? "none" : absl::StrJoin(names, ", ");
+}
+
+}  // namespace
+
+void register_backend(Backend backend, BackendEntry entry) {
+  MutexLock lock(registry().mutex);
+  auto& slot = registry().entries[static_cast<std::size_t>(backend)];
+  if (slot != nullptr) registry().replaced.push_back(std::move(slot));
+  slot = std::make_unique<const BackendEntry>(entry);
+}
+
+const BackendEntry* find_backend(Backend backend) {
+  MutexLock lock(registry().mutex);
+  return registry().entries[static_cast<std::size_t>(backend)].get();
+}
+
+std::vector<Backend> registered_backends() {
+  std::vector<Backend> found;
+  for (Backend backend : kAll) {
+    if (find_backend(backend) != nullptr) found.push_back(backend);
+  }
+  return found;
+}
+
+absl::StatusOr<Backend> find_backend_name(absl::string_view name) {
+  const std::optional<Backend> backend = known(name);
+  if (backend.has_value() && find_backend(*backend) != nullptr) return *backend;
+  return absl::InvalidArgumentError(absl::StrCat(
+      "the backend \"", name, "\" is ", backend.has_value() ? "not built into this program" : "unknown",
+      "; built in: ", built_in()));
+}
+
+Backend parse_backend(absl::string_view name) { return value_or_throw(find_backend_name(name)); }
+
+std::string to_string(Backend backend) {
+  switch (backend) {
+    case Backend::kCpu:
+      return "cpu";
+    case Backend::kMpi:
+      return "mpi";
+    case Backend::kNccl:
+      return "nccl";
+  }
+  return "?";
+}
+
+bool is_available() { return true; }
+bool is_mpi_available() { return find_backend(Backend::kMpi) != nullptr; }
+bool is_nccl_available() { return find_backend(Backend::kNccl) != nullptr; }
+
+}  // namespace gradwire::collectives

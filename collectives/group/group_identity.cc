@@ -1,0 +1,40 @@
+#include "collectives/group/group_identity.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "collectives/group/rank_names.h"
+
+namespace gradwire::collectives {
+
+GroupIdentity::GroupIdentity(std::string name_, int rank_, std::vector<int> ranks_, bool is_world_)
+    : name(std::move(name_)),
+      rank(rank_),
+      ranks(std::move(ranks_)),
+      is_world(is_world_),
+      recorder(absl::StrCat("group \"", name, "\", rank ", rank, " of ", ranks.size())) {}
+
+std::string GroupIdentity::name_call(const OperationRecord& record, uint64_t sequence) const {
+  std::string text(name_of(record.operation));
+  if (is_point_to_point(record.operation)) {
+    absl::StrAppend(&text, record.operation == Operation::kSend ? " to " : " from ",
+                    record.peer < 0 ? std::string("any rank") : absl::StrCat("rank ", record.peer), ", tag ",
+                    record.tag, ",");
+  } else {
+    absl::StrAppend(&text, " #", sequence);
+  }
+  return absl::StrCat(text, " of group \"", name, "\" (rank ", rank, " of ", ranks.size(), ")");
+}
+
+absl::Status GroupIdentity::failed(const OperationRecord& record, uint64_t sequence, uint64_t entry,
+                                   const absl::Status& status) {
+  recorder.set_state(entry, FlightRecorder::State::kFailed, coarse_now(), status.code());
+  if (status.code() == absl::StatusCode::kDeadlineExceeded && !dumped_.exchange(true)) {
+    log(LogLevel::kError, "an operation timed out; flight record of ", recorder.text());
+  }
+  return explain_ranks(with_context(status, name_call(record, sequence)), ranks);
+}
+
+}  // namespace gradwire::collectives

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "collectives/flight/coarse_clock.h"
+#include "collectives/flight/flight_recorder.h"
+#include "collectives/flight/operation.h"
+
+namespace gradwire::collectives {
+
+// Who a group's member is, and what it has done: shared with callbacks that may outlive the group. Thread-safe.
+struct GroupIdentity {
+  GroupIdentity(std::string name, int rank, std::vector<int> ranks, bool is_world);
+
+  const std::string name;
+  // In the group.
+  const int rank;
+  // Of the world.
+  const std::vector<int> ranks;
+  const bool is_world;
+
+  // Notes how an operation ended. An error gets the operation, the group and the rank before its message, and what its
+  // rank numbers mean after it; the first that is a timeout has the flight record written to the log.
+  absl::Status end(const OperationRecord& record, uint64_t sequence, uint64_t entry, absl::Status status);
+
+  FlightRecorder recorder;
+
+ private:
+  absl::Status failed(const OperationRecord& record, uint64_t sequence, uint64_t entry,
+                      const absl::Status& status);
+  // "all_reduce #12 of group "world" (rank 1 of 4)"
+  std::string name_call(const OperationRecord& record, uint64_t sequence) const;
+
+  std::atomic<bool> dumped_{false};
+};
+
+inline absl::Status GroupIdentity::end(const OperationRecord& record, uint64_t sequence, uint64_t entry,
+                                       absl::Status status) {
+  if (!status.ok()) return failed(record, sequence, entry, status);
+  recorder.set_state(entry, FlightRecorder::State::kDone, coarse_now());
+  return status;
+}
+
+}  // namespace gradwire::collectives

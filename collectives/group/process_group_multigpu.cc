@@ -1,0 +1,81 @@
+// One tensor for each GPU of this rank.
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "collectives/group/process_group_run.h"
+
+namespace gradwire::collectives {
+namespace {
+
+absl::Status take(RunContext& run, absl::Status status) {
+  run.enqueued = run.backend.take_enqueued();
+  return status;
+}
+
+}  // namespace
+
+// Looked for before anything is sent; the run looks again, in its turn.
+absl::Status ProcessGroupImpl::check_multi_device() const {
+  const std::shared_ptr<GroupBackend> backend = backend_for_others();
+  if (backend == nullptr) return closed_error();
+  if (backend->multi_device() != nullptr) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("the backend ", to_string(kind_), " serves one device for each rank; this needs nccl"));
+}
+
+ProcessGroup::WorkPtr ProcessGroupImpl::broadcast_multigpu_async(Tensors tensors, int src) {
+  constexpr Operation kThis = Operation::kBroadcastMultigpu;
+  const int root = check_rank(kThis, src, "src");
+  check(kThis, check_multi_device());
+  check(kThis, checks_.one_per_device(tensors));
+  OperationRecord record = record_of(kThis, tensors[0]);
+  record.peer = src;
+  const c10::Device device = tensors[0].device();
+  return perform(Mode::kLater, record, device, [tensors = std::move(tensors), root](RunContext& run) {
+    return take(run, run.backend.multi_device()->broadcast(tensors, root, run.deadline));
+  });
+}
+
+ProcessGroup::WorkPtr ProcessGroupImpl::all_reduce_multigpu_async(Tensors tensors, const Reduction& op) {
+  constexpr Operation kThis = Operation::kAllReduceMultigpu;
+  check(kThis, check_multi_device());
+  check(kThis, checks_.one_per_device(tensors));
+  check(kThis, checks_.reduction(op, tensors[0]));
+  OperationRecord record = record_of(kThis, tensors[0]);
+  record.reduction = static_cast<int8_t>(op.op);
+  const c10::Device device = tensors[0].device();
+  return perform(Mode::kLater, record, device, [tensors = std::move(tensors), op](RunContext& run) {
+    return take(run, run.backend.multi_device()->all_reduce(tensors, op, run.deadline));
+  });
+}
+
+ProcessGroup::WorkPtr ProcessGroupImpl::reduce_multigpu_async(Tensors tensors, int dst, const Reduction& op) {
+  constexpr Operation kThis = Operation::kReduceMultigpu;
+  const int root = check_rank(kThis, dst, "dst");
+  check(kThis, check_multi_device());
+  check(kThis, checks_.one_per_device(tensors));
+  check(kThis, checks_.reduction(op, tensors[0]));
+  OperationRecord record = record_of(kThis, tensors[0]);
+  record.peer = dst;
+  record.reduction = static_cast<int8_t>(op.op);
+  const c10::Device device = tensors[0].device();
+  return perform(Mode::kLater, record, device, [tensors = std::move(tensors), root, op](RunContext& run) {
+    return take(run, run.backend.multi_device()->reduce(tensors, root, op, run.deadline));
+  });
+}
+
+ProcessGroup::WorkPtr ProcessGroupImpl::all_gather_multigpu_async(std::vector<Tensors> lists,
+                                                                  Tensors tensors) {
+  constexpr Operation kThis = Operation::kAllGatherMultigpu;
+  check(kThis, check_multi_device());
+  check(kThis, checks_.one_per_device(tensors));
+  check(kThis, checks_.lists_per_device(lists, tensors));
+  const OperationRecord record = record_of(kThis, tensors[0]);
+  const c10::Device device = tensors[0].device();
+  return perform(Mode::kLater, record, device,
+                 [lists = std::move(lists), tensors = std::move(tensors)](RunContext& run) {
+                   return take(run, run.backend.multi_device()->all_gather(lists, tensors, run.deadline));
+                 });
+}
+
+}  // namespace gradwire::collectives

@@ -1,0 +1,178 @@
+// Objects as bytes: sizes first, so that nobody sets memory aside for what he has not agreed to.
+#include <ATen/ops/empty.h>
+#include <c10/core/GradMode.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "collectives/group/object_bytes.h"
+#include "collectives/group/process_group_run.h"
+
+namespace gradwire::collectives {
+namespace {
+
+using Kind = ObjectExchange::Kind;
+using Tensors = std::vector<at::Tensor>;
+
+// In the place of a size: the object could not be encoded.
+constexpr int64_t kNoObject = -1;
+
+Operation operation_of(Kind kind) {
+  switch (kind) {
+    case Kind::kBroadcast:
+      return Operation::kBroadcastObject;
+    case Kind::kAllGather:
+      return Operation::kAllGatherObject;
+    case Kind::kGather:
+      return Operation::kGatherObject;
+    case Kind::kScatter:
+      return Operation::kScatterObject;
+  }
+  return Operation::kBroadcastObject;
+}
+
+int64_t size_of(const at::Tensor& bytes) { return bytes.defined() ? bytes.numel() : kNoObject; }
+
+// One exchange of one rank.
+class Exchange {
+ public:
+  Exchange(RunContext& run, ObjectExchange& what, int root, c10::Device device)
+      : run_(run), what_(what), root_(root), device_(device) {}
+
+  absl::Status run() {
+    const c10::NoGradGuard no_grad;
+    GRADWIRE_RETURN_IF_ERROR(exchange_sizes());
+    GRADWIRE_RETURN_IF_ERROR(check_sizes());
+    return what_.kind == Kind::kBroadcast ? broadcast() : exchange();
+  }
+
+ private:
+  bool at_root() const { return run_.rank == root_; }
+  bool from_root() const { return what_.kind == Kind::kBroadcast || what_.kind == Kind::kScatter; }
+
+  at::Tensor make(int64_t count, at::ScalarType dtype) const {
+    return at::empty({count}, at::TensorOptions().dtype(dtype).device(device_));
+  }
+
+  // Waits for what a device still does of the last step.
+  void settle() {
+    if (run_.enqueued != nullptr) run_.enqueued->order_current_stream();
+    run_.enqueued = nullptr;
+  }
+
+  absl::Status exchange_sizes() {
+    Tensors all;
+    if (from_root()) {
+      at::Tensor sizes = at::empty({what_.kind == Kind::kScatter ? run_.size : 1}, at::kLong);
+      if (at_root()) {
+        for (int64_t i = 0; i < sizes.numel(); ++i) {
+          sizes.mutable_data_ptr<int64_t>()[i] = size_of(what_.sent[static_cast<std::size_t>(i)]);
+        }
+      }
+      all.push_back(sizes.to(device_));
+      GRADWIRE_RETURN_IF_ERROR(operations::broadcast(run_, all[0], root_));
+    } else {
+      at::Tensor own = at::empty({1}, at::kLong);
+      own.mutable_data_ptr<int64_t>()[0] = size_of(what_.sent[0]);
+      for (int rank = 0; rank < run_.size; ++rank) all.push_back(make(1, at::kLong));
+      GRADWIRE_RETURN_IF_ERROR(operations::all_gather(run_, own.to(device_), all));
+    }
+    settle();
+    for (const at::Tensor& tensor : all) {
+      const at::Tensor here = tensor.cpu();
+      const int64_t* values = here.const_data_ptr<int64_t>();
+      sizes_.insert(sizes_.end(), values, values + here.numel());
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status check_sizes() const {
+    int64_t total = 0;
+    for (std::size_t i = 0; i < sizes_.size(); ++i) {
+      const std::string whose = from_root() ? absl::StrCat("rank ", root_) : absl::StrCat("rank ", i);
+      if (sizes_[i] == kNoObject)
+        return absl::InvalidArgumentError(absl::StrCat(whose, " could not encode its object"));
+      if (sizes_[i] < 0 || sizes_[i] > kMaxObjectBytes || (total += sizes_[i]) > kMaxObjectBytes) {
+        return absl::InvalidArgumentError(absl::StrCat("the object of ", whose, " has ", sizes_[i],
+                                                       " bytes; objects may have ", kMaxObjectBytes,
+                                                       " bytes together"));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status broadcast() {
+    at::Tensor bytes = at_root() ? what_.sent[0].to(device_) : make(sizes_[0], at::kByte);
+    GRADWIRE_RETURN_IF_ERROR(operations::broadcast(run_, bytes, root_));
+    settle();
+    return what_.receive({bytes.cpu()});
+  }
+
+  absl::Status exchange() {
+    Tensors inputs;
+    Tensors outputs;
+    for (int other = 0; other < run_.size; ++other) {
+      inputs.push_back(input_for(other));
+      outputs.push_back(output_from(other));
+    }
+    GRADWIRE_RETURN_IF_ERROR(operations::all_to_all(run_, outputs, std::move(inputs)));
+    settle();
+    if (what_.kind == Kind::kScatter) return what_.receive({outputs[static_cast<std::size_t>(root_)].cpu()});
+    if (what_.kind == Kind::kGather && !at_root()) return what_.receive({});
+    for (at::Tensor& output : outputs) output = output.cpu();
+    return what_.receive(std::move(outputs));
+  }
+
+  at::Tensor input_for(int other) const {
+    const bool sends = what_.kind == Kind::kAllGather || (what_.kind == Kind::kGather && other == root_) ||
+                       (what_.kind == Kind::kScatter && at_root());
+    if (!sends) return make(0, at::kByte);
+    return what_.sent[what_.kind == Kind::kScatter ? static_cast<std::size_t>(other) : 0].to(device_);
+  }
+
+  at::Tensor output_from(int other) const {
+    switch (what_.kind) {
+      case Kind::kAllGather:
+        return make(sizes_[static_cast<std::size_t>(other)], at::kByte);
+      case Kind::kGather:
+        return make(at_root() ? sizes_[static_cast<std::size_t>(other)] : 0, at::kByte);
+      default:
+        return make(other == root_ ? sizes_[static_cast<std::size_t>(run_.rank)] : 0, at::kByte);
+    }
+  }
+
+  RunContext& run_;
+  ObjectExchange& what_;
+  const int root_;
+  const c10::Device device_;
+  // Of each rank's object, or of the root's for each rank, or of the root's only one.
+  std::vector<int64_t> sizes_;
+};
+
+}  // namespace
+
+ProcessGroup::WorkPtr ProcessGroupImpl::begin_exchange_objects(Mode mode, ObjectExchange exchange) {
+  const Operation operation = operation_of(exchange.kind);
+  const bool rooted = exchange.kind != Kind::kAllGather;
+  const int root =
+      rooted ? check_rank(operation, exchange.root, exchange.kind == Kind::kGather ? "dst" : "src") : 0;
+  const bool sends = exchange.kind == Kind::kAllGather || exchange.kind == Kind::kGather || root == rank();
+  const std::size_t expected = !sends                            ? 0
+                               : exchange.kind == Kind::kScatter ? static_cast<std::size_t>(size())
+                                                                 : 1;
+  if (exchange.sent.size() != expected) {
+    check(operation, absl::InvalidArgumentError(absl::StrCat("this rank gives ", exchange.sent.size(),
+                                                             " objects where ", expected, " are expected")));
+  }
+  OperationRecord record;
+  record.operation = operation;
+  record.peer = rooted ? exchange.root : OperationRecord::kNoPeer;
+  const c10::Device device = own_device();
+  return perform(mode, record, device,
+                 [exchange = std::move(exchange), root, device](RunContext& run) mutable {
+                   return Exchange(run, exchange, root, device).run();
+                 });
+}
+
+}  // namespace gradwire::collectives

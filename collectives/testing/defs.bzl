@@ -1,0 +1,13 @@
+"""What tests of process groups have in common."""
+
+# For tests that run the ranks of a group as threads, over the reference backend.
+GROUP_TEST_DEPS = [
+    "//base:error",
+    "//collectives:backend",
+    "//collectives:process_group",
+    "//collectives/testing:group",
+    "//collectives/testing:local_backend",
+    "//store:hash_store",
+    "@libtorch",
+    "@system//:absl",
+]
