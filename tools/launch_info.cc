@@ -11,8 +11,8 @@
 #include "base/crash_handler.h"
 #include "base/error.h"
 #include "store/init/process_place.h"
-#include "tools/launch/error_file.h"
-#include "tools/launch/gpus.h"
+#include "tools/launch/options/gpus.h"
+#include "tools/launch/process/error_file.h"
 
 namespace gradwire {
 namespace {

@@ -10,7 +10,7 @@
 #include <string>
 
 #include "base/error.h"
-#include "tools/launch/error_file.h"
+#include "tools/launch/process/error_file.h"
 
 namespace gradwire {
 namespace {

@@ -14,9 +14,9 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/version.h"
-#include "tools/launch/fd.h"
-#include "tools/launch/job.h"
-#include "tools/launch/options.h"
+#include "tools/launch/io/fd.h"
+#include "tools/launch/job/job.h"
+#include "tools/launch/options/options.h"
 
 namespace gradwire::tools {
 namespace {

@@ -12,7 +12,7 @@
 #include "base/clock.h"
 #include "base/mutex.h"
 #include "store/store.h"
-#include "tools/launch/fd.h"
+#include "tools/launch/io/fd.h"
 #include "tools/launch/rendezvous/rendezvous.h"
 #include "tools/launch/rendezvous/types.h"
 

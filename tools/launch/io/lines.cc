@@ -1,0 +1,58 @@
+#include "tools/launch/io/lines.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+
+namespace gradwire::tools {
+
+LinePrefixer LinePrefixer::passing_on() {
+  LinePrefixer lines("");
+  lines.passing_on_ = true;
+  return lines;
+}
+
+void LinePrefixer::pass_on(absl::string_view bytes, std::string& lines) {
+  const size_t end = bytes.find_last_of("\n\r");
+  const size_t whole = end == absl::string_view::npos ? 0 : end + 1;
+  if (whole > 0) {
+    absl::StrAppend(&lines, partial_, bytes.substr(0, whole));
+    partial_.clear();
+  }
+  absl::StrAppend(&partial_, bytes.substr(whole));
+  if (partial_.size() <= kMaxLine) return;
+  lines += partial_;
+  partial_.clear();
+}
+
+void LinePrefixer::feed(absl::string_view bytes, std::string& lines) {
+  if (passing_on_) return pass_on(bytes, lines);
+  while (!bytes.empty()) {
+    const size_t room = kMaxLine - partial_.size();
+    const size_t newline = bytes.substr(0, room + 1).find('\n');
+    if (newline != absl::string_view::npos) {
+      emit(bytes.substr(0, newline), lines);
+      bytes.remove_prefix(newline + 1);
+    } else if (bytes.size() > room) {
+      emit(bytes.substr(0, room), lines);
+      bytes.remove_prefix(room);
+    } else {
+      partial_.append(bytes.data(), bytes.size());
+      return;
+    }
+  }
+}
+
+void LinePrefixer::finish(std::string& lines) {
+  if (partial_.empty()) return;
+  if (!passing_on_) return emit("", lines);
+  lines += partial_;
+  partial_.clear();
+}
+
+void LinePrefixer::emit(absl::string_view rest_of_line, std::string& lines) {
+  absl::StrAppend(&lines, prefix_, partial_, rest_of_line, "\n");
+  partial_.clear();
+}
+
+}  // namespace gradwire::tools

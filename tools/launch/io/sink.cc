@@ -1,0 +1,63 @@
+#include "tools/launch/io/sink.h"
+
+#include <limits.h>
+#include <sys/epoll.h>
+
+#include <algorithm>
+
+namespace gradwire::tools {
+
+OutputSink::OutputSink(EventLoop& loop, int fd) : loop_(loop), fd_(fd) {
+  const absl::Status added = loop_.add(fd_, 0, [this](uint32_t) { write_some(); });
+  plain_file_ = !added.ok();
+  // Waited for only while something is pending: a reader that has gone would wake the loop without end.
+  loop_.remove(fd_);
+}
+
+OutputSink::~OutputSink() { loop_.remove(fd_); }
+
+void OutputSink::append(absl::string_view lines) {
+  if (lines.empty()) return;
+  if (plain_file_) {
+    write_all(fd_, lines.data(), lines.size());
+    return;
+  }
+  pending_.append(lines.data(), lines.size());
+  wait_for_room(true);
+}
+
+// A ready pipe takes PIPE_BUF bytes without blocking and in one piece. The descriptor itself is left in
+// blocking mode, since that mode belongs to everyone who has it open, the workers too.
+size_t OutputSink::next_piece() const {
+  const size_t size = std::min<size_t>(pending_.size() - written_, PIPE_BUF);
+  const size_t newline = absl::string_view(pending_).substr(written_, size).rfind('\n');
+  return newline == absl::string_view::npos ? size : newline + 1;
+}
+
+void OutputSink::write_some() {
+  const bool was_full = full();
+  const ssize_t put = empty() ? 0 : write_retrying(fd_, pending_.data() + written_, next_piece());
+  if (put < 0) {
+    written_ = pending_.size();
+  } else {
+    written_ += put;
+  }
+  if (written_ == pending_.size() || written_ > kFull) {
+    pending_.erase(0, written_);
+    written_ = 0;
+  }
+  if (empty()) wait_for_room(false);
+  if (was_full && !full() && on_room_) on_room_();
+}
+
+void OutputSink::wait_for_room(bool wait) {
+  if (wait == waiting_) return;
+  waiting_ = wait;
+  if (!wait) {
+    loop_.remove(fd_);
+  } else if (!loop_.add(fd_, EPOLLOUT, [this](uint32_t) { write_some(); }).ok()) {
+    plain_file_ = true;
+  }
+}
+
+}  // namespace gradwire::tools

@@ -1,0 +1,40 @@
+#include "tools/launch/io/terminal.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <string>
+
+namespace gradwire::tools {
+namespace {
+
+TEST(Terminal, BytesPassUnchangedAndWhatWasWrittenOutlivesItsWriter) {
+  absl::StatusOr<Pipe> terminal = make_terminal();
+  ASSERT_TRUE(terminal.ok()) << terminal.status();
+  EXPECT_TRUE(isatty(terminal->write_end.get()));
+  // Among them all that a terminal would take for a command or for the end of a line.
+  std::string text;
+  for (int byte = 0; byte < 256; ++byte) text.push_back(static_cast<char>(byte));
+  text += "a\nb\r\nc\td";
+  ASSERT_TRUE(write_all(terminal->write_end.get(), text.data(), text.size()));
+  terminal->write_end.reset();
+  std::string got;
+  char buffer[4096];
+  ssize_t n = 0;
+  while ((n = read_retrying(terminal->read_end.get(), buffer, sizeof(buffer))) > 0) got.append(buffer, n);
+  EXPECT_EQ(n, -1);
+  EXPECT_EQ(errno, EIO);
+  EXPECT_EQ(got, text);
+}
+
+TEST(Terminal, WriterMayNotRead) {
+  absl::StatusOr<Pipe> terminal = make_terminal();
+  ASSERT_TRUE(terminal.ok()) << terminal.status();
+  char byte;
+  EXPECT_EQ(read(terminal->write_end.get(), &byte, 1), -1);
+  EXPECT_EQ(errno, EBADF);
+}
+
+}  // namespace
+}  // namespace gradwire::tools

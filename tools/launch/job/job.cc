@@ -1,0 +1,305 @@
+#include "tools/launch/job/job.h"
+
+#include <fcntl.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/host.h"
+#include "base/random_id.h"
+#include "tools/launch/job/environment.h"
+#include "tools/launch/options/layout.h"
+#include "tools/launch/process/error_file.h"
+
+namespace gradwire::tools {
+namespace {
+
+// Between two tries to find the place where the launchers meet.
+constexpr absl::Duration kTryAgain = absl::Milliseconds(500);
+// The same signal to the launcher and, a moment later, to all that it started is one request.
+constexpr absl::Duration kSameSignal = absl::Seconds(1);
+
+std::string environment_or(const char* name, const char* otherwise) {
+  const char* value = std::getenv(name);
+  return value == nullptr || *value == '\0' ? otherwise : value;
+}
+
+std::string choose_run_id(const LaunchOptions& options) {
+  if (!options.run_id.empty()) return options.run_id;
+  return options.max_nodes > 1 ? rendezvous::kNoRunId : absl::StrFormat("%016x", random_id());
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<LaunchJob>> LaunchJob::create(LaunchOptions options) {
+  GRADWIRE_ASSIGN_OR_RETURN(Guardian guardian, Guardian::start());
+  GRADWIRE_ASSIGN_OR_RETURN(LaunchSignals signals, LaunchSignals::block());
+  GRADWIRE_ASSIGN_OR_RETURN(EventLoop loop, EventLoop::create());
+  return std::unique_ptr<LaunchJob>(
+      new LaunchJob(std::move(options), std::move(guardian), std::move(signals), std::move(loop)));
+}
+
+LaunchJob::LaunchJob(LaunchOptions options, Guardian guardian, LaunchSignals signals, EventLoop loop)
+    : options_(std::move(options)),
+      run_id_(choose_run_id(options_)),
+      host_(host_name()),
+      guardian_(std::move(guardian)),
+      signals_(std::move(signals)),
+      loop_(std::move(loop)),
+      outputs_(loop_, options_) {
+  for (char** variable = environ; *variable != nullptr; ++variable) environment_.push_back(*variable);
+}
+
+absl::StatusOr<int> LaunchJob::run() {
+  GRADWIRE_RETURN_IF_ERROR(prepare());
+  if (const absl::Status entered = enter(); !entered.ok()) {
+    if (interrupted_by_ != 0) return 128 + interrupted_by_;
+    return entered;
+  }
+  // The supervisor is asked first: its round may be what the rendezvous waits for.
+  while (true) {
+    if (supervisor_ && supervisor_->advance()) finish_round();
+    if (over()) break;
+    say_what_is_waited_for();
+    loop_.run_once(next_wait());
+  }
+  loop_.remove(client_->event_fd());
+  return conclude();
+}
+
+absl::Status LaunchJob::prepare() {
+  GRADWIRE_RETURN_IF_ERROR(loop_.add(signals_.fd(), EPOLLIN, [this](uint32_t) {
+    while (const int signal = signals_.next()) on_signal(signal);
+  }));
+  command_ = resolve_command(options_, environment_or("PATH", "/usr/local/bin:/usr/bin:/bin"),
+                             environment_or("PYTHON_EXEC", "python3"));
+  if (!command_.ok()) {
+    if (options_.max_nodes == 1) return command_.status();
+    // Those would wait for this one in vain.
+    outputs_.say(
+        absl::StrCat(command_.status().message(), "; the other nodes are told as soon as they are there"));
+  }
+  for (const std::string& note : options_.notes) outputs_.say(note);
+  return absl::OkStatus();
+}
+
+absl::Status LaunchJob::open_meeting() {
+  const absl::Time deadline = Clock::system().now() + options_.conf.join_timeout;
+  bool told = false;
+  while (true) {
+    if (interrupted_by_ != 0) return absl::CancelledError("a signal came");
+    absl::StatusOr<std::unique_ptr<Meeting>> opened = Meeting::open(options_, run_id_);
+    if (opened.ok()) {
+      meeting_ = *std::move(opened);
+      return absl::OkStatus();
+    }
+    // Where hosts are started together (the pods of a Kubernetes Job) their names are known a while later.
+    if (!absl::IsUnavailable(opened.status()) || Clock::system().now() >= deadline) return opened.status();
+    if (!told) outputs_.say(absl::StrCat(opened.status().message(), "; trying again"));
+    told = true;
+    loop_.run_once(kTryAgain);
+  }
+}
+
+absl::Status LaunchJob::enter() {
+  GRADWIRE_RETURN_IF_ERROR(open_meeting());
+  rendezvous::ClientOptions client;
+  rendezvous::Options& node = client.node;
+  node.self = {.host = host_, .address = meeting_->own_address(), .roles = options_.roles};
+  node.settings = {.min_nodes = options_.min_nodes,
+                   .max_nodes = options_.max_nodes,
+                   .max_restarts = options_.max_restarts,
+                   .fixed_ranks = options_.node_rank.has_value()};
+  node.node_rank = options_.node_rank;
+  node.run_id = run_id_;
+  node.round_store = meeting_->round_store();
+  node.hosts_store = meeting_->hosts_store();
+  node.join_timeout = options_.conf.join_timeout;
+  node.last_call_timeout = options_.conf.last_call_timeout;
+  node.keep_alive_interval = options_.conf.keep_alive_interval;
+  node.keep_alive_max_attempt = options_.conf.keep_alive_max_attempt;
+  const bool etcd = options_.backend == RendezvousBackend::kEtcd;
+  client.store_timeout = options_.conf.read_timeout.value_or(absl::Seconds(etcd ? 60 : 10));
+  GRADWIRE_ASSIGN_OR_RETURN(client_,
+                            rendezvous::RendezvousClient::start(std::move(client), meeting_->opener()));
+  said_at_ = Clock::system().now();
+  // A signal may have come before there was anybody to tell.
+  if (interrupted_by_ != 0) client_->leave(absl::StrCat("was stopped by ", signal_name(interrupted_by_)));
+  return loop_.add(client_->event_fd(), EPOLLIN, [this](uint32_t) { follow(client_->news()); });
+}
+
+void LaunchJob::on_signal(int signal) {
+  if (supervisor_) supervisor_->on_signal(signal);
+  const absl::Time now = Clock::system().now();
+  if (interrupted_by_ != 0) {
+    hurry_ = hurry_ || now - interrupted_at_ >= kSameSignal;
+    return;
+  }
+  interrupted_by_ = signal;
+  interrupted_at_ = now;
+  if (client_) client_->leave(absl::StrCat("was stopped by ", signal_name(signal)));
+}
+
+void LaunchJob::follow(const rendezvous::News& news) {
+  using Kind = rendezvous::News::Kind;
+  news_ = news;
+  switch (news_.kind) {
+    case Kind::kWait:
+      return;
+    case Kind::kServeStore:
+      if (served_ < news_.round.round) serve_round(news_.round.round);
+      return;
+    case Kind::kRun:
+      if (started_ < news_.round.round && interrupted_by_ == 0) start_round(news_.round);
+      return;
+    case Kind::kStop:
+      // That they ended well counts no more: the round has failed elsewhere.
+      well_ = false;
+      if (supervisor_) return supervisor_->end();
+      return client_->ready();
+    case Kind::kEnded:
+      if (supervisor_) supervisor_->end();
+      return;
+  }
+}
+
+void LaunchJob::serve_round(int64_t round) {
+  served_ = round;
+  absl::StatusOr<rendezvous::Address> address = meeting_->serve_round();
+  if (address.ok()) return client_->store_served(address->host, address->port);
+  client_->workers_failed({.host = host_,
+                           .time = absl::Now(),
+                           .message = absl::StrCat("cannot serve the workers' store on ", host_, ": ",
+                                                   address.status().message())});
+}
+
+void LaunchJob::start_round(const rendezvous::RoundInfo& round) {
+  started_ = round.round;
+  said_ = true;
+  failures_.clear();
+  well_ = false;
+  not_started_ = false;
+  supervisor_.emplace(
+      Supervisor::Surroundings{.loop = loop_, .clock = Clock::system(), .guardian = guardian_},
+      options_.grace_period,
+      Supervisor::Callbacks{.say = [this](const std::string& line) { outputs_.say(line); },
+                            .failed = [this](const Worker& worker) { on_failure(worker); }});
+  if (const absl::Status started = start_workers(round); !started.ok()) {
+    not_started_ = true;
+    failures_ = {
+        {.host = host_,
+         .exit_code = 1,
+         .time = absl::Now(),
+         .message = absl::StrCat("the workers on ", host_, " could not be started: ", started.message())}};
+    client_->workers_failed(failures_.front());
+    supervisor_->end();
+  }
+}
+
+absl::Status LaunchJob::start_workers(const rendezvous::RoundInfo& round) {
+  GRADWIRE_RETURN_IF_ERROR(command_.status());
+  std::vector<NodeEntry> nodes;
+  for (const rendezvous::Node& node : round.nodes) nodes.push_back({.host = node.host, .roles = node.roles});
+  GRADWIRE_ASSIGN_OR_RETURN(const std::vector<WorkerPlace> places, lay_out_ranks(nodes, round.group_rank));
+  if (static_cast<int>(places.size()) != options_.nproc_per_node) {
+    return absl::InvalidArgumentError(absl::StrCat("what the nodes have agreed on gives this one ",
+                                                   places.size(), " workers, and it has ",
+                                                   options_.nproc_per_node));
+  }
+  if (!prepared_) {
+    GRADWIRE_RETURN_IF_ERROR(outputs_.prepare(round.run_id));
+    error_files_.prepare(outputs_.directory());
+    if (!has_variable(environment_, "OMP_NUM_THREADS")) {
+      outputs_.say("OMP_NUM_THREADS=1 is set for the workers; set it yourself to give them more threads");
+    }
+    prepared_ = true;
+  } else {
+    outputs_.say(absl::StrCat(
+        "round ", round.round, " begins: ", nodes.size(), nodes.size() == 1 ? " node, " : " nodes, ",
+        places.front().world_size, " workers; restart ", round.restarts_used, " of ", round.max_restarts,
+        round.ended_before ? absl::StrCat("; before: ", rendezvous::describe(*round.ended_before)) : ""));
+  }
+  // A worker's group is never the terminal's foreground group: reading from the terminal would stop it for
+  // ever.
+  Fd no_input;
+  if (isatty(STDIN_FILENO)) no_input = Fd(open("/dev/null", O_RDONLY | O_CLOEXEC));
+  const rendezvous::Address store = meeting_->workers_store(round);
+  const JobAddress job{.master_addr = store.host,
+                       .master_port = store.port,
+                       .run_id = round.run_id,
+                       .restart_count = round.restarts_used,
+                       .max_restarts = round.max_restarts,
+                       .round = static_cast<int>(round.round)};
+  for (const WorkerPlace& place : places) {
+    GRADWIRE_ASSIGN_OR_RETURN(WorkerStreams streams, outputs_.open(round.round, place.local_rank));
+    std::vector<std::string> environment =
+        worker_environment(environment_, place, job, error_files_.path(round.round, place.local_rank));
+    // For programs that would move a cursor or choose colours.
+    if (streams.terminal) set_variable(environment, "TERM", "dumb");
+    GRADWIRE_ASSIGN_OR_RETURN(Worker worker,
+                              Worker::start(guardian_, place,
+                                            {.command = command_->of(place.local_rank),
+                                             .environment = std::move(environment),
+                                             .stdin_fd = no_input.get(),
+                                             .stdout_fd = streams.out.get(),
+                                             .stderr_fd = streams.err.get(),
+                                             .signal_mask = signals_.original_mask(),
+                                             .ignore_sigpipe = signals_.sigpipe_was_ignored()}));
+    GRADWIRE_RETURN_IF_ERROR(supervisor_->add(std::move(worker)));
+  }
+  return absl::OkStatus();
+}
+
+void LaunchJob::on_failure(const Worker& worker) {
+  const Worker* const left = who_left();
+  rendezvous::Failure failure = failure_of(left != nullptr ? *left : worker);
+  if (options_.max_restarts > 0) outputs_.say(rendezvous::describe(failure));
+  client_->workers_failed(std::move(failure));
+}
+
+const Worker* LaunchJob::who_left() const {
+  const Worker* first = nullptr;
+  for (const Worker* worker : supervisor_->ended_well()) {
+    const absl::StatusOr<ErrorRecord> record =
+        read_error_file(error_files_.path(started_, worker->place().local_rank));
+    if (!record.ok() || !record->left_its_group) continue;
+    if (first == nullptr || worker->ending().time < first->ending().time) first = worker;
+  }
+  return first;
+}
+
+rendezvous::Failure LaunchJob::failure_of(const Worker& worker) const {
+  const WorkerPlace& place = worker.place();
+  const absl::StatusOr<ErrorRecord> record = read_error_file(error_files_.path(started_, place.local_rank));
+  return {.host = host_,
+          .rank = place.rank,
+          .role = place.role,
+          .local_rank = place.local_rank,
+          .pid = worker.pid(),
+          .exit_code = worker.ending().code,
+          .signal = worker.ending().signal,
+          .time = worker.ending().time,
+          .message = record.ok() ? record->message : ""};
+}
+
+void LaunchJob::finish_round() {
+  let_output_through();
+  well_ = !not_started_ && supervisor_->succeeded();
+  for (const Worker* worker : supervisor_->failures()) failures_.push_back(failure_of(*worker));
+  supervisor_.reset();
+  if (well_) client_->workers_done();
+  if (news_.kind == rendezvous::News::Kind::kStop) {
+    well_ = false;
+    client_->ready();
+  }
+  said_at_ = Clock::system().now();
+  said_ = false;
+}
+
+}  // namespace gradwire::tools

@@ -1,0 +1,178 @@
+#include "tools/launch/job/outputs.h"
+
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <filesystem>
+#include <system_error>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/error.h"
+#include "base/random_id.h"
+
+namespace gradwire::tools {
+namespace {
+
+bool same_file(int a, int b) {
+  struct stat first {
+  }, second{};
+  return fstat(a, &first) == 0 && fstat(b, &second) == 0 && first.st_dev == second.st_dev &&
+         first.st_ino == second.st_ino;
+}
+
+absl::Status make_directories(const std::string& path) {
+  std::error_code error;
+  std::filesystem::create_directories(path, error);
+  if (error)
+    return absl::UnavailableError(absl::StrCat("cannot make log directory ", path, ": ", error.message()));
+  return absl::OkStatus();
+}
+
+std::string temporary_directory() {
+  const char* directory = std::getenv("TMPDIR");
+  return directory != nullptr && *directory != '\0' ? directory : "/tmp";
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> make_run_directory(const std::string& log_dir, const std::string& temporary,
+                                               const std::string& run_id) {
+  std::string parent = log_dir;
+  if (parent.empty()) {
+    parent = absl::StrCat(temporary, "/gradwire_launch_XXXXXX");
+    if (mkdtemp(parent.data()) == nullptr) {
+      return errno_status(absl::StrCat("cannot make a log directory in ", temporary), errno);
+    }
+  }
+  GRADWIRE_RETURN_IF_ERROR(make_directories(parent));
+  std::string directory = absl::StrCat(parent, "/", run_id);
+  while (mkdir(directory.c_str(), 0777) != 0) {
+    if (errno != EEXIST) return errno_status(absl::StrCat("cannot make log directory ", directory), errno);
+    directory = absl::StrFormat("%s/%s_%08x", parent, run_id, random_id() & 0xffffffff);
+  }
+  return directory;
+}
+
+WorkerOutputs::WorkerOutputs(EventLoop& loop, const LaunchOptions& options,
+                             std::function<absl::StatusOr<Pipe>()> make_terminal)
+    : loop_(loop),
+      options_(options),
+      make_terminal_(std::move(make_terminal)),
+      output_sink_(loop, STDOUT_FILENO) {
+  if (!same_file(STDOUT_FILENO, STDERR_FILENO))
+    error_sink_ = std::make_unique<OutputSink>(loop, STDERR_FILENO);
+  for (bool is_error : {false, true}) {
+    sink(is_error).on_room([this] {
+      for (const auto& pump : pumps_) pump->resume();
+    });
+  }
+}
+
+absl::Status WorkerOutputs::prepare(const std::string& run_id) {
+  if (!options_.streams.any_file(options_.nproc_per_node)) return absl::OkStatus();
+  GRADWIRE_ASSIGN_OR_RETURN(directory_, make_run_directory(options_.log_dir, temporary_directory(), run_id));
+  say(absl::StrCat("the workers' output is in ", directory_));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<WorkerStreams> WorkerOutputs::open(int64_t round, int local_rank) {
+  const Stream out{round, local_rank, options_.streams.out_of(local_rank), /*is_error=*/false};
+  const Stream err{round, local_rank, options_.streams.err_of(local_rank), /*is_error=*/true};
+  WorkerStreams streams;
+  GRADWIRE_ASSIGN_OR_RETURN(streams.out, open_stream(out, streams.terminal));
+  const bool to_one_place = !error_sink_ && out.route == err.route && out.route.console && !out.route.file;
+  if (to_one_place && streams.terminal) {
+    streams.err = Fd(fcntl(streams.out.get(), F_DUPFD_CLOEXEC, 3));
+    if (!streams.err.valid()) return errno_status("cannot duplicate a descriptor", errno);
+  } else {
+    bool unused = false;
+    GRADWIRE_ASSIGN_OR_RETURN(streams.err, open_stream(err, unused));
+  }
+  return streams;
+}
+
+absl::StatusOr<Fd> WorkerOutputs::open_stream(const Stream& stream, bool& terminal) {
+  if (!stream.route.console && !stream.route.file) {
+    Fd nothing(::open("/dev/null", O_WRONLY | O_CLOEXEC));
+    if (!nothing.valid()) return errno_status("cannot open /dev/null", errno);
+    return nothing;
+  }
+  Fd file;
+  if (stream.route.file) {
+    GRADWIRE_ASSIGN_OR_RETURN(file, open_file(stream));
+  }
+  if (Fd end = open_terminal(stream, file); end.valid()) {
+    terminal = true;
+    return end;
+  }
+  if (!stream.route.console) return file;
+  if (!stream.route.file) return Fd();
+  GRADWIRE_ASSIGN_OR_RETURN(Pipe pipe, make_pipe());
+  pump(stream, std::move(pipe.read_end), std::move(file));
+  return std::move(pipe.write_end);
+}
+
+absl::StatusOr<Fd> WorkerOutputs::open_file(const Stream& stream) {
+  const std::string directory = absl::StrCat(directory_, "/attempt_", stream.round, "/", stream.local_rank);
+  GRADWIRE_RETURN_IF_ERROR(make_directories(directory));
+  const std::string path = absl::StrCat(directory, stream.is_error ? "/stderr.log" : "/stdout.log");
+  // Appending, so that a worker that opens the file once more does not write over its own lines.
+  Fd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0666));
+  if (!file.valid()) return errno_status(absl::StrCat("cannot open log file ", path), errno);
+  return file;
+}
+
+Fd WorkerOutputs::open_terminal(const Stream& stream, Fd& file) {
+  if (!options_.line_buffered || stream.is_error) return Fd();
+  // The launcher's own terminal serves as well.
+  if (!stream.route.file && isatty(STDOUT_FILENO)) return Fd();
+  absl::StatusOr<Pipe> terminal = make_terminal_();
+  if (!terminal.ok()) {
+    if (!warned_) {
+      say(absl::StrCat(
+          "workers that buffer their standard output lose what they have not flushed when they are "
+          "killed: ",
+          terminal.status().message(), "; --line_buffered=false silences this"));
+    }
+    warned_ = true;
+    return Fd();
+  }
+  pump(stream, std::move(terminal->read_end), std::move(file));
+  return std::move(terminal->write_end);
+}
+
+void WorkerOutputs::pump(const Stream& stream, Fd source, Fd file) {
+  StreamPump::Targets targets;
+  // A teed stream's lines say whose they are; what is the launcher's own stream alone stays as the worker wrote it.
+  if (stream.route.console) {
+    targets.sink = &sink(stream.is_error);
+    if (file.valid()) {
+      targets.lines = LinePrefixer(absl::StrCat("[", local_name(options_.roles, stream.local_rank), "]:"));
+    }
+  }
+  targets.file = std::move(file);
+  pumps_.push_back(std::make_unique<StreamPump>(loop_, std::move(source), std::move(targets)));
+}
+
+void WorkerOutputs::say(absl::string_view text) { sink(true).append(absl::StrCat("launch: ", text, "\n")); }
+
+void WorkerOutputs::say_lines(absl::string_view lines) { sink(true).append(lines); }
+
+bool WorkerOutputs::pumps_open() const {
+  for (const auto& pump : pumps_) {
+    if (pump->open()) return true;
+  }
+  return false;
+}
+
+void WorkerOutputs::close_pumps() {
+  for (const auto& pump : pumps_) pump->close();
+  pumps_.clear();
+}
+
+bool WorkerOutputs::flushed() const { return output_sink_.empty() && (!error_sink_ || error_sink_->empty()); }
+
+}  // namespace gradwire::tools

@@ -1,0 +1,90 @@
+#include "tools/launch/job/outputs.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <sstream>
+#include <string>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "tools/launch/io/fd.h"
+
+namespace gradwire::tools {
+namespace {
+
+// The test's own standard output goes to a file meanwhile, as a launcher's may.
+class Outputs : public testing::Test {
+ protected:
+  Outputs() : loop_(*EventLoop::create()), path_(testing::TempDir() + "/outputs.err") {
+    fflush(stderr);
+    saved_ = Fd(dup(STDERR_FILENO));
+    FILE* file = fopen(path_.c_str(), "w");
+    dup2(fileno(file), STDERR_FILENO);
+    fclose(file);
+    options_.log_dir = testing::TempDir();
+    options_.nproc_per_node = 2;
+    options_.roles = {{"a", 2}};
+    options_.streams.redirects = *StreamSpec::parse("1");
+  }
+  ~Outputs() override { dup2(saved_.get(), STDERR_FILENO); }
+
+  std::string said() const {
+    std::ifstream file(path_);
+    std::stringstream text;
+    text << file.rdbuf();
+    return text.str();
+  }
+
+  EventLoop loop_;
+  LaunchOptions options_;
+  std::string path_;
+  Fd saved_;
+};
+
+absl::StatusOr<Pipe> no_terminal() { return absl::UnavailableError("none here"); }
+
+TEST_F(Outputs, WithoutTerminalsThereAreOneWarningAndTheFile) {
+  WorkerOutputs outputs(loop_, options_, &no_terminal);
+  ASSERT_TRUE(outputs.prepare("no_terminal").ok());
+  for (int rank = 0; rank < 2; ++rank) {
+    absl::StatusOr<WorkerStreams> streams = outputs.open(0, rank);
+    ASSERT_TRUE(streams.ok()) << streams.status();
+    EXPECT_FALSE(streams->terminal);
+    ASSERT_TRUE(streams->out.valid());
+    EXPECT_FALSE(isatty(streams->out.get()));
+    ASSERT_TRUE(write_all(streams->out.get(), "text\n", 5));
+    std::ifstream file(absl::StrCat(outputs.directory(), "/attempt_0/", rank, "/stdout.log"));
+    std::string line;
+    EXPECT_TRUE(std::getline(file, line) && line == "text") << line;
+  }
+  const std::string text = said();
+  EXPECT_TRUE(absl::StrContains(text, "none here")) << text;
+  EXPECT_EQ(text.find("none here"), text.rfind("none here")) << text;
+}
+
+TEST_F(Outputs, LineBufferedFalseAsksForNoTerminal) {
+  options_.line_buffered = false;
+  WorkerOutputs outputs(loop_, options_, []() -> absl::StatusOr<Pipe> {
+    ADD_FAILURE() << "asked for a terminal";
+    return make_terminal();
+  });
+  ASSERT_TRUE(outputs.prepare("not_wanted").ok());
+  absl::StatusOr<WorkerStreams> streams = outputs.open(0, 0);
+  ASSERT_TRUE(streams.ok()) << streams.status();
+  EXPECT_FALSE(streams->terminal);
+}
+
+TEST_F(Outputs, StandardOutputIsATerminalAndStandardErrorTheLaunchersOwn) {
+  WorkerOutputs outputs(loop_, options_);
+  ASSERT_TRUE(outputs.prepare("terminal").ok());
+  absl::StatusOr<WorkerStreams> streams = outputs.open(0, 1);
+  ASSERT_TRUE(streams.ok()) << streams.status();
+  EXPECT_TRUE(streams->terminal);
+  EXPECT_TRUE(isatty(streams->out.get()));
+  EXPECT_FALSE(streams->err.valid());
+}
+
+}  // namespace
+}  // namespace gradwire::tools

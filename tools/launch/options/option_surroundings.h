@@ -1,0 +1,18 @@
+#pragma once
+
+#include <functional>
+
+#include "tools/launch/options/cluster.h"
+
+namespace gradwire::tools {
+
+// What of its process and machine the launcher's options depend on.
+struct LaunchSurroundings {
+  Variables variable;
+  int cores = 1;  // that this process may use
+  std::function<int()> visible_gpus;
+
+  static LaunchSurroundings of_process();
+};
+
+}  // namespace gradwire::tools

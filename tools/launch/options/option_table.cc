@@ -1,0 +1,216 @@
+#include "tools/launch/options/option_table.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "base/error.h"
+
+namespace gradwire::tools {
+namespace {
+
+using Value = OptionRow::Value;
+
+absl::Status set_flag(bool& flag, absl::string_view value) {
+  if (!value.empty()) return parse_bool(value, flag);
+  flag = true;
+  return absl::OkStatus();
+}
+
+absl::Status parse_workers(OptionDraft& draft, absl::string_view text) {
+  const int gpus = text == "gpu" || text == "auto" ? draft.surroundings->visible_gpus() : 0;
+  if (text == "gpu" && gpus == 0) {
+    return absl::InvalidArgumentError(
+        "\"gpu\" is one worker per visible GPU, and there is none (NVIDIA's driver, CUDA_VISIBLE_DEVICES)");
+  }
+  int workers = 0;
+  if (text == "auto" || text == "cpu" || text == "gpu") {
+    workers = std::clamp(gpus > 0 ? gpus : draft.surroundings->cores, 1, kMaxWorkersPerNode);
+  } else if (absl::Status status = parse_int(text, 1, kMaxWorkersPerNode, workers); !status.ok()) {
+    return with_context(status, "neither a number of workers nor auto, cpu or gpu");
+  }
+  draft.workers = workers;
+  return absl::OkStatus();
+}
+
+absl::Status parse_backend(OptionDraft& draft, absl::string_view text) {
+  const std::string name = absl::AsciiStrToLower(text);
+  if (name == "store" || name == "c10d") {
+    draft.backend = RendezvousBackend::kStore;
+  } else if (name == "etcd" || name == "etcd-v2") {
+    draft.backend = RendezvousBackend::kEtcd;
+  } else if (name == "static") {
+    draft.backend = RendezvousBackend::kStatic;
+  } else {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "\"", text,
+        "\" is not one of store, etcd, static (nor c10d, etcd-v2, older names of the first two)"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status parse_choice(absl::string_view text, std::initializer_list<absl::string_view> choices) {
+  if (std::find(choices.begin(), choices.end(), text) != choices.end()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("\"", text, "\" is not one of spawn, fork, forkserver"));
+}
+
+template <class T>
+absl::Status assign(absl::StatusOr<T> result, T& value) {
+  if (result.ok()) value = *std::move(result);
+  return result.status();
+}
+
+constexpr OptionRow kOptions[] = {
+    {"nnodes", 0, Value::kWanted, "N | MIN:MAX",
+     "nodes of the job, each with a launcher of its own (default 1)", true,
+     [](OptionDraft& d, absl::string_view v) {
+       d.nodes_given = true;
+       return parse_nodes(v, d.options.min_nodes, d.options.max_nodes);
+     }},
+    {"nproc_per_node", 0, Value::kWanted, "N",
+     "workers on this node: a number, cpu (one per core), gpu (one per visible GPU) or auto (gpu where there "
+     "is "
+     "one, else cpu) (default 1)",
+     false, &parse_workers},
+    {"rdzv_backend", 0, Value::kWanted, "NAME",
+     "where launchers meet: static (node 0, ranks given), store (the endpoint's launcher; c10d is the same) "
+     "or etcd "
+     "(etcd-v2 is the same) (default store with --standalone or --rdzv_endpoint, else static)",
+     true, &parse_backend},
+    {"rdzv_endpoint", 0, Value::kWanted, "HOST[:PORT]",
+     "the node that serves the store (port 29400 unless given), or etcd's members, comma separated (port "
+     "2379)",
+     true,
+     [](OptionDraft& d, absl::string_view v) {
+       d.endpoints.clear();
+       return parse_host_ports(v, d.endpoints);
+     }},
+    {"rdzv_id", 0, Value::kWanted, "ID",
+     "the job's id, the same on all nodes; run_id is the same (default: random; \"none\" with several nodes, "
+     "but "
+     "etcd needs one for each job)",
+     false, [](OptionDraft& d, absl::string_view v) { return parse_run_id(v, d.options.run_id); }},
+    {"rdzv_conf", 0, Value::kWanted, "NAME=VALUE,...",
+     "seconds: join_timeout (or timeout; 600), last_call_timeout (30), close_timeout (30), "
+     "keep_alive_interval (5), "
+     "read_timeout (10, of etcd 60); keep_alive_max_attempt (3); is_host (true, false); for etcd cacert, "
+     "cert, key "
+     "(files), "
+     "user, password",
+     true, [](OptionDraft& d, absl::string_view v) { return parse_rendezvous_conf(v, d.options.conf); }},
+    {"standalone", 0, Value::kNone, "",
+     "one node, localhost, a free port unless --master_port is given; where nodes meet is not looked at",
+     false, [](OptionDraft& d, absl::string_view v) { return set_flag(d.options.standalone, v); }},
+    {"max_restarts", 0, Value::kWanted, "N", "how often a failed job is started again (default 0)", false,
+     [](OptionDraft& d, absl::string_view v) {
+       return parse_int(v, 0, std::numeric_limits<int>::max(), d.options.max_restarts);
+     }},
+    {"monitor_interval", 0, Value::kWanted, "SECONDS", "no effect: workers are watched without polling",
+     false,
+     [](OptionDraft&, absl::string_view v) {
+       absl::Duration unused;
+       return parse_seconds(v, unused);
+     }},
+    {"start_method", 0, Value::kWanted, "NAME",
+     "spawn, fork or forkserver; no effect: workers are started by exec", false,
+     [](OptionDraft&, absl::string_view v) {
+       return parse_choice(v, {"spawn", "fork", "forkserver"});
+     }},
+    {"role", 0, Value::kWanted, "NAME[:COUNT]",
+     "what this node's workers are; with counts, repeatable, groups that make up nproc_per_node (default "
+     "\"default\")",
+     false, [](OptionDraft& d, absl::string_view v) { return parse_roles(v, d.roles); }},
+    {"module", 'm', Value::kNone, "", "the program is the name of a Python module (python3 -m)", false,
+     [](OptionDraft& d, absl::string_view v) { return set_flag(d.options.module, v); }},
+    {"no_python", 0, Value::kNone, "", "run a program ending in .py as an executable, not by python3", false,
+     [](OptionDraft& d, absl::string_view v) { return set_flag(d.options.no_python, v); }},
+    {"run_path", 0, Value::kNone, "",
+     "run the program by Python's runpy.run_path: a script, directory or archive", false,
+     [](OptionDraft& d, absl::string_view v) { return set_flag(d.options.run_path, v); }},
+    {"log_dir", 0, Value::kWanted, "DIR", "where the workers' files go (default: a new temporary directory)",
+     false, [](OptionDraft& d, absl::string_view v) { return parse_name(v, d.options.log_dir); }},
+    {"redirects", 'r', Value::kWanted, "WHAT",
+     "streams that go to files: 0 none, 1 stdout, 2 stderr, 3 both, or 0:1,1:3 by local rank", false,
+     [](OptionDraft& d, absl::string_view v) {
+       return assign(StreamSpec::parse(v), d.options.streams.redirects);
+     }},
+    {"tee", 't', Value::kWanted, "WHAT",
+     "streams that go to files and, with a prefix, to the launcher's own (as --redirects)", false,
+     [](OptionDraft& d, absl::string_view v) { return assign(StreamSpec::parse(v), d.options.streams.tee); }},
+    {"local_ranks_filter", 0, Value::kWanted, "RANKS",
+     "local ranks whose streams reach the launcher's own, 0,2 for example; files are as without it", false,
+     [](OptionDraft& d, absl::string_view v) { return parse_ranks(v, d.options.streams.shown.emplace()); }},
+    {"line_buffered", 0, Value::kOptional, "BOOL",
+     "each line that a worker prints comes at once, since its standard output is a pseudo terminal (the "
+     "default); "
+     "=false: when the program flushes",
+     false, [](OptionDraft& d, absl::string_view v) { return set_flag(d.options.line_buffered, v); }},
+    {"node_rank", 0, Value::kWanted, "N", "this node's rank, 0..nnodes-1 (default 0)", true,
+     [](OptionDraft& d, absl::string_view v) {
+       return parse_int(v, 0, kMaxNodes - 1, d.options.node_rank.emplace());
+     }},
+    {"master_addr", 0, Value::kWanted, "HOST", "where the launcher of node 0 runs (default 127.0.0.1)", true,
+     [](OptionDraft& d, absl::string_view v) { return parse_name(v, d.master_addr.emplace()); }},
+    {"master_port", 0, Value::kWanted, "PORT",
+     "where it serves the store; 0 with one node: a free port (default 29500)", true,
+     [](OptionDraft& d, absl::string_view v) { return parse_int(v, 0, 65535, d.master_port.emplace()); }},
+    {"local_addr", 0, Value::kWanted, "HOST", "where the other nodes reach this one (default: found out)",
+     true, [](OptionDraft& d, absl::string_view v) { return parse_name(v, d.options.local_addr); }},
+    {"use_env", 0, Value::kOptional, "BOOL",
+     "ranks in the environment (the default); =false: --local_rank=N too, as the program's first argument",
+     false, [](OptionDraft& d, absl::string_view v) { return set_flag(d.options.use_env, v); }},
+    {"grace_period", 0, Value::kWanted, "SECONDS",
+     "from the signal that asks workers to end to SIGKILL (default 30)", false,
+     [](OptionDraft& d, absl::string_view v) { return parse_seconds(v, d.options.grace_period); }},
+    {"join_timeout", 0, Value::kWanted, "SECONDS",
+     "how long to wait for the other nodes' launchers, as in --rdzv_conf (default 600)", true,
+     [](OptionDraft& d, absl::string_view v) { return parse_seconds(v, d.options.conf.join_timeout); }},
+    {"help", 'h', Value::kNone, "", "this text", false,
+     [](OptionDraft& d, absl::string_view v) { return set_flag(d.options.help, v); }},
+    {"version", 0, Value::kNone, "", "the launcher's version", false,
+     [](OptionDraft& d, absl::string_view v) { return set_flag(d.options.version, v); }},
+};
+
+// torchrun's options for what this launcher does in another way, and that way.
+constexpr std::pair<absl::string_view, absl::string_view> kElsewhere[] = {
+    {"event_log_handler", "the launcher says on standard error what happens"},
+    {"logs_specs", "use --log_dir, --redirects and --tee"},
+    {"numa_binding", "start the launcher by numactl"},
+    {"signals_to_handle", "SIGINT, SIGTERM, SIGHUP and SIGQUIT are passed on"},
+    {"virtual_local_rank", "each worker sees all GPUs and takes that of its local rank"},
+};
+
+std::string key_of(absl::string_view name) { return absl::StrReplaceAll(name, {{"-", "_"}}); }
+
+}  // namespace
+
+absl::Span<const OptionRow> option_table() { return kOptions; }
+
+const OptionRow* find_option(absl::string_view name) {
+  std::string key = key_of(name);
+  if (key == "run_id") key = "rdzv_id";
+  for (const OptionRow& row : kOptions) {
+    if (row.name == key) return &row;
+  }
+  return nullptr;
+}
+
+const OptionRow* find_option(char letter) {
+  for (const OptionRow& row : kOptions) {
+    if (row.letter == letter && letter != 0) return &row;
+  }
+  return nullptr;
+}
+
+absl::string_view option_elsewhere(absl::string_view name) {
+  const std::string key = key_of(name);
+  for (const auto& [other, instead] : kElsewhere) {
+    if (other == key) return instead;
+  }
+  return "";
+}
+
+}  // namespace gradwire::tools

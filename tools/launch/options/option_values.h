@@ -1,0 +1,44 @@
+#pragma once
+
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "tools/launch/options/layout.h"
+
+namespace gradwire::tools {
+
+// The kinds of values that options have. Each reads `text` into the other argument, which it leaves alone or
+// half-read when the text is wrong: InvalidArgument, saying why in words that go after the option's name.
+
+inline constexpr int kMaxWorkersPerNode = 4096;
+inline constexpr int kMaxNodes = 65536;
+
+absl::Status parse_int(absl::string_view text, int low, int high, int& value);
+// Whole or not, 0 to 1e9.
+absl::Status parse_seconds(absl::string_view text, absl::Duration& value);
+// true, yes, on, 1 and their opposites, in any case.
+absl::Status parse_bool(absl::string_view text, bool& value);
+// A name of 1..255 characters on one line.
+absl::Status parse_name(absl::string_view text, std::string& value);
+// An id that can name a directory.
+absl::Status parse_run_id(absl::string_view text, std::string& value);
+// "4" or "1:4".
+absl::Status parse_nodes(absl::string_view text, int& min_nodes, int& max_nodes);
+// "0,2".
+absl::Status parse_ranks(absl::string_view text, std::set<int>& ranks);
+
+// "trainer" (count 0) or "server:1,trainer:4"; adds to `roles`.
+absl::Status parse_roles(absl::string_view text, std::vector<RoleCount>& roles);
+
+// HOST[:PORT], an IPv6 address with a port in brackets; -1 for a port that is not there.
+struct HostPort {
+  std::string host;
+  int port = -1;
+};
+absl::Status parse_host_ports(absl::string_view text, std::vector<HostPort>& endpoints);
+
+}  // namespace gradwire::tools

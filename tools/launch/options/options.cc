@@ -1,0 +1,167 @@
+#include "tools/launch/options/options.h"
+
+#include <set>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
+#include "base/error.h"
+#include "tools/launch/options/option_table.h"
+
+namespace gradwire::tools {
+namespace {
+
+using Value = OptionRow::Value;
+
+absl::Status unknown_option(absl::string_view spelled, absl::string_view name) {
+  const absl::string_view instead = option_elsewhere(name);
+  if (!instead.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("option ", spelled, " is torchrun's alone: ", instead, "; see --help"));
+  }
+  return absl::InvalidArgumentError(absl::StrCat("unknown option ", spelled, "; see --help"));
+}
+
+// One argument taken apart: "--log-dir=x", "-t3", "-t=3".
+struct Split {
+  std::string spelled;  // "--log-dir", for messages
+  const OptionRow* row = nullptr;
+  bool has_value = false;
+  absl::string_view value;
+};
+
+absl::StatusOr<Split> split_option(absl::string_view arg) {
+  Split split;
+  if (absl::StartsWith(arg, "--")) {
+    const size_t equals = arg.find('=');
+    split.spelled = std::string(arg.substr(0, equals));
+    split.row = find_option(absl::string_view(split.spelled).substr(2));
+    split.has_value = equals != absl::string_view::npos;
+    if (split.has_value) split.value = arg.substr(equals + 1);
+    if (split.row == nullptr) return unknown_option(split.spelled, split.spelled.substr(2));
+  } else {
+    split.spelled = std::string(arg.substr(0, 2));
+    split.row = find_option(arg[1]);
+    split.has_value = arg.size() > 2;
+    split.value = arg.substr(2);
+    if (absl::StartsWith(split.value, "=")) split.value.remove_prefix(1);
+    if (split.row == nullptr) return unknown_option(arg, arg.substr(1));
+  }
+  if (split.has_value && split.row->value == Value::kNone) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("option ", split.spelled, " takes no value (\"", arg, "\")"));
+  }
+  if (split.has_value && split.value.empty() && split.row->value == Value::kOptional) {
+    return absl::InvalidArgumentError(absl::StrCat("option ", split.spelled, ": a value is wanted after ="));
+  }
+  return split;
+}
+
+using Given = std::set<const OptionRow*>;
+
+// Reads the options and, where they end, the program.
+absl::Status read_arguments(const std::vector<std::string>& args, OptionDraft& draft, Given& given) {
+  size_t next = 0;
+  while (next < args.size()) {
+    const std::string& arg = args[next];
+    if (arg == "--") {
+      ++next;
+      break;
+    }
+    if (arg.size() < 2 || arg[0] != '-') break;
+    ++next;
+    GRADWIRE_ASSIGN_OR_RETURN(Split split, split_option(arg));
+    if (!split.has_value && split.row->value == Value::kWanted) {
+      if (next == args.size()) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("option ", split.spelled, " wants a value: ", split.row->value_name));
+      }
+      split.value = args[next++];
+    }
+    absl::Status applied = split.row->apply(draft, split.value);
+    if (!applied.ok()) return with_context(applied, absl::StrCat("option ", split.spelled));
+    if (draft.options.help || draft.options.version) return absl::OkStatus();
+    given.insert(split.row);
+  }
+  if (next < args.size()) {
+    draft.options.program = args[next];
+    draft.options.program_args.assign(args.begin() + next + 1, args.end());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status read_variable(const std::string& name, const OptionRow& row, OptionDraft& draft) {
+  const std::optional<std::string> value = draft.surroundings->variable(name);
+  if (!value) return absl::OkStatus();
+  return with_context(row.apply(draft, *value), absl::StrCat("environment variable ", name));
+}
+
+// PET_NNODES and so on, as torchrun has them, for what the arguments do not say.
+absl::Status read_environment(OptionDraft& draft, const Given& given) {
+  // First what decides whether the rest is looked at.
+  const OptionRow* standalone = find_option("standalone");
+  if (given.count(standalone) == 0)
+    GRADWIRE_RETURN_IF_ERROR(read_variable("PET_STANDALONE", *standalone, draft));
+  for (const OptionRow& row : option_table()) {
+    if (given.count(&row) > 0 || &row == standalone || row.name == "help" || row.name == "version") continue;
+    if (row.places_nodes && draft.options.standalone) continue;
+    GRADWIRE_RETURN_IF_ERROR(
+        read_variable(absl::StrCat("PET_", absl::AsciiStrToUpper(row.name)), row, draft));
+  }
+  return absl::OkStatus();
+}
+
+// Words in lines of the terminal's usual width, under one another.
+void append_wrapped(std::string& text, absl::string_view words, size_t indent) {
+  constexpr size_t kWidth = 100;
+  size_t column = indent;
+  for (absl::string_view word : absl::StrSplit(words, ' ')) {
+    if (column > indent && column + 1 + word.size() > kWidth) {
+      absl::StrAppend(&text, "\n", std::string(indent, ' '));
+      column = indent;
+    }
+    if (column > indent) absl::StrAppend(&text, " ");
+    column += word.size() + (column > indent ? 1 : 0);
+    absl::StrAppend(&text, word);
+  }
+  absl::StrAppend(&text, "\n");
+}
+
+}  // namespace
+
+absl::StatusOr<LaunchOptions> parse_launch_options(const std::vector<std::string>& args,
+                                                   const LaunchSurroundings& surroundings) {
+  OptionDraft draft{.surroundings = &surroundings};
+  Given given;
+  GRADWIRE_RETURN_IF_ERROR(read_arguments(args, draft, given));
+  if (draft.options.help || draft.options.version) return draft.options;
+  GRADWIRE_RETURN_IF_ERROR(read_environment(draft, given));
+  return resolve_options(std::move(draft));
+}
+
+std::string launch_usage() {
+  std::string text =
+      "usage: launch [options] program args...\n\n"
+      "Starts copies of a program on this machine, tells each its rank and where to meet the others in the\n"
+      "environment (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT and others, as torchrun does), "
+      "and\n"
+      "ends all of them when one fails. Options may be spelled with dashes or underscores. PET_<OPTION> in "
+      "the\n"
+      "environment (PET_NNODES, ...) stands for an option that is not given.\n\n";
+  constexpr size_t kIndent = 33;
+  for (const OptionRow& row : option_table()) {
+    std::string spelled = row.letter == 0 ? "    " : absl::StrFormat("-%c, ", row.letter);
+    absl::StrAppend(&spelled, "--", row.name);
+    if (row.value == Value::kOptional) absl::StrAppend(&spelled, "[=", row.value_name, "]");
+    if (row.value == Value::kWanted) absl::StrAppend(&spelled, "=", row.value_name);
+    absl::StrAppend(&text, absl::StrFormat("  %-30s ", spelled));
+    if (spelled.size() > 30) absl::StrAppend(&text, "\n", std::string(kIndent, ' '));
+    append_wrapped(text, row.help, kIndent);
+  }
+  return text;
+}
+
+}  // namespace gradwire::tools

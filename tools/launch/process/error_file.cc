@@ -1,0 +1,75 @@
+#include "tools/launch/process/error_file.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/str_cat.h"
+#include "base/error.h"
+#include "tools/launch/io/fd.h"
+
+namespace gradwire::tools {
+namespace {
+
+using nlohmann::json;
+
+// As long as what is shown of it, with room; the whole text stands in the worker's own output.
+constexpr size_t kMaxWritten = 4096;
+
+std::terminate_handler previous_handler = nullptr;
+std::atomic<pid_t> recording_process{0};
+
+void write_text(const std::string& path, const std::string& text) {
+  // Another file first: the launcher may kill this process at any time, and must not find half of it.
+  const std::string partial = absl::StrCat(path, ".", getpid());
+  Fd file(open(partial.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (!file.valid()) return;
+  const bool written = write_all(file.get(), text.data(), text.size());
+  if (!written || std::rename(partial.c_str(), path.c_str()) != 0) unlink(partial.c_str());
+}
+
+void on_terminate() {
+  // Taken once, so that an exception in here ends the program.
+  pid_t self = getpid();
+  if (recording_process.compare_exchange_strong(self, 0)) {
+    const std::exception_ptr exception = std::current_exception();
+    if (exception) write_error_file(status_from_exception(exception));
+  }
+  if (previous_handler != nullptr) previous_handler();
+  std::abort();
+}
+
+}  // namespace
+
+void write_error_file(const absl::Status& status) {
+  const char* path = std::getenv("TORCHELASTIC_ERROR_FILE");
+  if (path == nullptr || *path == '\0') return;
+  try {
+    json details = {{"timestamp", absl::StrCat(absl::ToUnixSeconds(absl::Now()))},
+                    {"status", absl::StatusCodeToString(status.code())}};
+    if (const std::string worker = worker_of(status); !worker.empty()) details["worker"] = worker;
+    // The code of an exception that is not an Error says nothing; its type stands in the text.
+    std::string text(status.message());
+    if (status.code() != absl::StatusCode::kUnknown) text = Error(status).what();
+    const json file = {{"message", {{"message", text.substr(0, kMaxWritten)}, {"extraInfo", details}}}};
+    write_text(path, file.dump(-1, ' ', false, json::error_handler_t::replace));
+  } catch (const std::exception&) {
+    // Out of memory, most likely: what ends the program is told by how it ends.
+  }
+}
+
+void record_uncaught_exceptions() {
+  recording_process = getpid();
+  static const bool installed = [] {
+    previous_handler = std::set_terminate(&on_terminate);
+    return true;
+  }();
+  (void)installed;
+}
+
+}  // namespace gradwire::tools

@@ -1,0 +1,129 @@
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdint>
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "base/error.h"
+#include "tools/launch/io/fd.h"
+#include "tools/launch/process/error_file.h"
+
+namespace gradwire::tools {
+namespace {
+
+using nlohmann::json;
+
+// A Python worker's file holds its stack.
+constexpr off_t kMaxFile = off_t{1} << 20;
+constexpr int kMaxDepth = 16;
+
+// The file is the worker's, which may have put anything at its place.
+absl::StatusOr<std::string> read_file(const std::string& path) {
+  Fd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+  if (!fd.valid() && errno == ENOENT) return absl::NotFoundError("no error file");
+  struct stat info {};
+  if (!fd.valid() || fstat(fd.get(), &info) != 0 || !S_ISREG(info.st_mode)) {
+    return absl::InvalidArgumentError("the error file is not a file that can be read");
+  }
+  if (info.st_size > kMaxFile) return absl::InvalidArgumentError("the error file is larger than 1 MiB");
+  std::string text(info.st_size, '\0');
+  size_t have = 0;
+  while (have < text.size()) {
+    const ssize_t n = read(fd.get(), text.data() + have, text.size() - have);
+    if (n <= 0) break;
+    have += n;
+  }
+  text.resize(have);
+  return text;
+}
+
+// A string of an object, or nullptr.
+const std::string* find_text(const json& object, const char* name) {
+  if (!object.is_object()) return nullptr;
+  const auto found = object.find(name);
+  return found == object.end() ? nullptr : found->get_ptr<const std::string*>();
+}
+
+// The length of the UTF-8 character at the start of `text` if it has no business on a terminal, else 0: a
+// control character (also of the upper half), and those that turn the direction of writing. What is no UTF-8
+// counts too.
+size_t unwanted_length(absl::string_view text) {
+  const auto byte = [&](size_t i) -> uint8_t { return i < text.size() ? text[i] : 0; };
+  const auto follows = [&](size_t i) { return (byte(i) & 0xc0) == 0x80; };
+  if (byte(0) < 0x80) return byte(0) < 0x20 || byte(0) == 0x7f ? 1 : 0;
+  if (byte(0) >= 0xc2 && byte(0) < 0xe0) {
+    if (!follows(1)) return 1;
+    return byte(0) == 0xc2 && byte(1) < 0xa0 ? 2 : 0;
+  }
+  if (byte(0) >= 0xe0 && byte(0) < 0xf0) {
+    if (!follows(1) || !follows(2)) return 1;
+    const uint32_t code = (byte(0) & 0xf) << 12 | (byte(1) & 0x3f) << 6 | (byte(2) & 0x3f);
+    const bool turns = (code >= 0x200e && code <= 0x200f) || (code >= 0x2028 && code <= 0x202e) ||
+                       (code >= 0x2066 && code <= 0x2069) || code < 0x800 ||
+                       (code >= 0xd800 && code < 0xe000);
+    return turns ? 3 : 0;
+  }
+  return byte(0) >= 0xf0 && byte(0) < 0xf5 && follows(1) && follows(2) && follows(3) ? 0 : 1;
+}
+
+size_t character_length(uint8_t first) { return first < 0x80 ? 1 : first < 0xe0 ? 2 : first < 0xf0 ? 3 : 4; }
+
+}  // namespace
+
+std::string clean_line(absl::string_view text, size_t size) {
+  constexpr absl::string_view kCut = "...";
+  std::string line;
+  size_t fits = 0;  // how much of the line may stay when it is cut
+  while (!text.empty()) {
+    size_t length = unwanted_length(text);
+    const bool space = length > 0 || text[0] == ' ';
+    if (length == 0) length = character_length(text[0]);
+    if (!space) absl::StrAppend(&line, text.substr(0, length));
+    if (space && !line.empty() && line.back() != ' ') line += ' ';
+    text.remove_prefix(length);
+    if (line.size() + kCut.size() <= size) fits = line.size();
+    if (line.size() > size + 1) break;
+  }
+  absl::StripTrailingAsciiWhitespace(&line);
+  if (line.size() <= size) return line;
+  line.resize(fits);
+  absl::StripTrailingAsciiWhitespace(&line);
+  return absl::StrCat(line, kCut);
+}
+
+absl::StatusOr<ErrorRecord> read_error_file(const std::string& path) {
+  GRADWIRE_ASSIGN_OR_RETURN(const std::string text, read_file(path));
+  bool too_deep = false;
+  const auto bound_depth = [&too_deep](int depth, json::parse_event_t, json&) {
+    too_deep = too_deep || depth > kMaxDepth;
+    return !too_deep;
+  };
+  const json file = json::parse(text, bound_depth, /*allow_exceptions=*/false);
+  if (file.is_discarded() || too_deep) return absl::InvalidArgumentError("the error file is not JSON");
+  ErrorRecord record;
+  const std::string* message = find_text(file, "message");
+  if (message == nullptr && file.is_object() && file.contains("message")) {
+    const json& inner = file["message"];
+    message = find_text(inner, "message");
+    if (inner.is_object() && inner.contains("extraInfo")) {
+      const std::string* timestamp = find_text(inner["extraInfo"], "timestamp");
+      int64_t seconds = 0;
+      constexpr int64_t kFarFuture = int64_t{1} << 40;
+      if (timestamp != nullptr && absl::SimpleAtoi(*timestamp, &seconds) && seconds > 0 &&
+          seconds < kFarFuture) {
+        record.time = absl::FromUnixSeconds(seconds);
+      }
+      record.left_its_group = find_text(inner["extraInfo"], "left_its_group") != nullptr;
+    }
+  }
+  if (message == nullptr) return absl::InvalidArgumentError("the error file has no message");
+  record.message = clean_line(*message, kMaxErrorMessage);
+  return record;
+}
+
+}  // namespace gradwire::tools

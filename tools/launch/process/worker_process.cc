@@ -1,0 +1,73 @@
+#include "tools/launch/process/worker_process.h"
+
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "absl/strings/str_cat.h"
+#include "tools/launch/io/fd.h"
+
+namespace gradwire::tools {
+namespace {
+
+std::vector<char*> pointers(const std::vector<std::string>& strings) {
+  std::vector<char*> result;
+  for (const std::string& string : strings) result.push_back(const_cast<char*>(string.c_str()));
+  result.push_back(nullptr);
+  return result;
+}
+
+// The child's side.
+[[noreturn]] void become_worker(const WorkerStart& start, pid_t parent, int error_pipe, char* const* argv,
+                                char* const* environment) {
+  setpgid(0, 0);
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  // The parent may have died before the line above; then nobody would send the signal.
+  if (getppid() != parent) _exit(1);
+  if (start.stdin_fd >= 0) dup2(start.stdin_fd, STDIN_FILENO);
+  if (start.stdout_fd >= 0) dup2(start.stdout_fd, STDOUT_FILENO);
+  if (start.stderr_fd >= 0) dup2(start.stderr_fd, STDERR_FILENO);
+  signal(SIGPIPE, start.ignore_sigpipe ? SIG_IGN : SIG_DFL);
+  sigprocmask(SIG_SETMASK, &start.signal_mask, nullptr);
+  execve(start.command.path.c_str(), argv, environment);
+  const int error = errno;
+  write_all(error_pipe, reinterpret_cast<const char*>(&error), sizeof(error));
+  _exit(127);
+}
+
+}  // namespace
+
+std::string signal_name(int signal) {
+  const char* name = sigabbrev_np(signal);
+  return name == nullptr ? absl::StrCat("signal ", signal) : absl::StrCat("SIG", name);
+}
+
+std::string Ending::description() const {
+  if (signal != 0) return absl::StrCat("was killed by signal ", signal_name(signal));
+  return absl::StrCat("exited with code ", code);
+}
+
+StartedProcess start_process(const WorkerStart& start) {
+  // Its end without a word means that the program runs.
+  absl::StatusOr<Pipe> error_pipe = make_pipe();
+  if (!error_pipe.ok()) return {.fork_error = errno};
+  const std::vector<char*> argv = pointers(start.command.argv);
+  const std::vector<char*> environment = pointers(start.environment);
+  const pid_t parent = getpid();
+  const pid_t pid = fork();
+  if (pid < 0) return {.fork_error = errno};
+  if (pid == 0) become_worker(start, parent, error_pipe->write_end.get(), argv.data(), environment.data());
+
+  // Here too, so that the group exists whichever of the two runs first.
+  setpgid(pid, pid);
+  error_pipe->write_end.reset();
+  int error = 0;
+  if (read_retrying(error_pipe->read_end.get(), &error, sizeof(error)) != sizeof(error)) return {.pid = pid};
+  waitpid(pid, nullptr, 0);
+  return {.execute_error = error};
+}
+
+}  // namespace gradwire::tools
