@@ -12,7 +12,7 @@
 #include "base/testing/test_needs.h"
 #include "gtest/gtest.h"
 #include "tests/collectives/rank_processes.h"
-#include "tools/bench/split_network.h"
+#include "tools/bench/run/split_network.h"
 
 namespace gradwire::collectives {
 namespace {

@@ -11,7 +11,7 @@
 #include "base/testing/test_needs.h"
 #include "tests/launch/launch_process.h"
 #include "tests/launch/meetings.h"
-#include "tools/bench/split_network.h"
+#include "tools/bench/run/split_network.h"
 
 namespace gradwire::tests {
 namespace {

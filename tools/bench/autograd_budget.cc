@@ -32,8 +32,8 @@
 #include "base/error.h"
 #include "base/future.h"
 #include "rpc/rpc.h"
-#include "tools/bench/gradwire_member.h"
-#include "tools/bench/measure.h"
+#include "tools/bench/run/measure.h"
+#include "tools/bench/systems/gradwire_member.h"
 
 namespace gradwire::bench {
 namespace {

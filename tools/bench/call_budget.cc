@@ -20,7 +20,7 @@
 #include "rpc/link/envelope.h"
 #include "rpc/rpc.h"
 #include "store/hash_store.h"
-#include "tools/bench/measure.h"
+#include "tools/bench/run/measure.h"
 
 namespace gradwire::bench {
 namespace {

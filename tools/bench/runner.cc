@@ -4,8 +4,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "tools/bench/case_name.h"
-#include "tools/bench/split_network.h"
+#include "tools/bench/run/split_network.h"
+#include "tools/bench/suites/case_name.h"
 
 namespace gradwire::bench {
 namespace {

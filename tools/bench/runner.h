@@ -6,9 +6,9 @@
 #include <utility>
 #include <vector>
 
-#include "tools/bench/bench_options.h"
-#include "tools/bench/report.h"
-#include "tools/bench/side.h"
+#include "tools/bench/report/report.h"
+#include "tools/bench/run/side.h"
+#include "tools/bench/suites/bench_options.h"
 
 namespace gradwire::bench {
 

@@ -1,0 +1,12 @@
+#pragma once
+
+#include <string>
+
+#include "tools/bench/report/report.h"
+
+namespace gradwire::bench {
+
+// One page that needs nothing else: plots of the curves, ratios as bars, and every figure.
+std::string html_page(const Report& report);
+
+}  // namespace gradwire::bench

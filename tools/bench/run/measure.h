@@ -1,0 +1,115 @@
+#pragma once
+
+#include <sys/resource.h>
+#include <time.h>
+
+#include <algorithm>
+#include <cstdint>
+
+#include "tools/bench/report/statistics.h"
+
+namespace gradwire::bench {
+
+inline int64_t nanoseconds(clockid_t clock = CLOCK_MONOTONIC) {
+  timespec now;
+  clock_gettime(clock, &now);
+  return static_cast<int64_t>(now.tv_sec) * 1'000'000'000 + now.tv_nsec;
+}
+
+// User and system time of this process and its threads.
+inline double cpu_microseconds() {
+  rusage usage;
+  getrusage(RUSAGE_SELF, &usage);
+  const auto micros = [](const timeval& t) {
+    return static_cast<double>(t.tv_sec) * 1e6 + static_cast<double>(t.tv_usec);
+  };
+  return micros(usage.ru_utime) + micros(usage.ru_stime);
+}
+
+struct Timing {
+  double seconds = 1;
+  // Before each call, as a caller who has something else to do.
+  int64_t idle_us = 0;
+  // Filling and checking take noticeable processor time, which is subtracted from what the calls took.
+  bool large = false;
+};
+
+// Calls one after the other. Only call(i) is timed: before(i) changes the source, after(i) checks the result.
+template <class Before, class Call, class After>
+Measurement measure(const Timing& timing, Before before, Call call, After after) {
+  constexpr int kLeastCalls = 3;
+  constexpr int kMostSamples = 4'000'000;
+  Measurement result;
+  int64_t own_cpu = 0;
+  const auto uncounted = [&](auto&& work) {
+    if (!timing.large) return work();
+    const int64_t start = nanoseconds(CLOCK_THREAD_CPUTIME_ID);
+    work();
+    own_cpu += nanoseconds(CLOCK_THREAD_CPUTIME_ID) - start;
+  };
+  int64_t i = 0;
+  const auto once = [&] {
+    uncounted([&] { before(i); });
+    if (timing.idle_us > 0) {
+      const timespec pause{.tv_sec = timing.idle_us / 1'000'000,
+                           .tv_nsec = timing.idle_us % 1'000'000 * 1000};
+      nanosleep(&pause, nullptr);
+    }
+    const int64_t start = nanoseconds();
+    call(i);
+    const int64_t end = nanoseconds();
+    uncounted([&] { after(i); });
+    ++i;
+    return end - start;
+  };
+
+  // The processes have slept while others were measured: caches, clocks and pools warm up first.
+  const int64_t warm_until = nanoseconds() + static_cast<int64_t>(std::min(0.1, timing.seconds / 4) * 1e9);
+  for (int n = 0; n < 2 || nanoseconds() < warm_until; ++n) once();
+
+  result.begin_ns = nanoseconds();
+  const int64_t until = result.begin_ns + static_cast<int64_t>(timing.seconds * 1e9);
+  result.micros.reserve(1 << 16);
+  while (result.micros.size() < kLeastCalls ||
+         (nanoseconds() < until && result.micros.size() < kMostSamples)) {
+    result.micros.push_back(static_cast<float>(static_cast<double>(once()) / 1000));
+  }
+  result.end_ns = nanoseconds();
+  result.timed_calls = static_cast<int64_t>(result.micros.size());
+  result.calls = i;
+  result.seconds = static_cast<double>(result.end_ns - result.begin_ns) / 1e9;
+  result.own_cpu_us = static_cast<double>(own_cpu) / 1000;
+  return result;
+}
+
+// Keeps `depth` calls in flight: start(slot) begins the call of a slot, finish(slot) waits for it and checks
+// it. The oldest is waited for first.
+template <class Start, class Finish>
+Measurement measure_in_flight(double seconds, int depth, Start start, Finish finish) {
+  Measurement result;
+  for (int slot = 0; slot < depth; ++slot) start(slot);
+  int slot = 0;
+  const auto turn = [&] {
+    finish(slot);
+    start(slot);
+    slot = slot + 1 == depth ? 0 : slot + 1;
+    ++result.calls;
+  };
+  const int64_t warm_until = nanoseconds() + static_cast<int64_t>(std::min(0.05, seconds / 4) * 1e9);
+  while (nanoseconds() < warm_until) turn();
+  const int64_t before = result.calls;
+  result.begin_ns = nanoseconds();
+  const int64_t until = result.begin_ns + static_cast<int64_t>(seconds * 1e9);
+  while (nanoseconds() < until) turn();
+  result.end_ns = nanoseconds();
+  result.timed_calls = result.calls - before;
+  result.seconds = static_cast<double>(result.end_ns - result.begin_ns) / 1e9;
+  for (int n = 0; n < depth; ++n) {
+    finish(slot);
+    slot = slot + 1 == depth ? 0 : slot + 1;
+  }
+  result.calls += depth;
+  return result;
+}
+
+}  // namespace gradwire::bench

@@ -1,0 +1,114 @@
+#include "tools/bench/suites/bench_options.h"
+
+#include <algorithm>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "tools/bench/suites/case_name.h"
+
+namespace gradwire::bench {
+namespace {
+
+bool contains(const std::vector<std::string>& list, const std::string& value) {
+  return std::find(list.begin(), list.end(), value) != list.end();
+}
+
+absl::Status check_known(const char* what, const std::vector<std::string>& given,
+                         const std::vector<std::string>& known) {
+  for (const std::string& value : given) {
+    if (!contains(known, value)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("unknown ", what, " \"", value, "\": there are ", absl::StrJoin(known, ", ")));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// As many as a bench with processes on one host is good for.
+constexpr int kMostMembers = 256;
+
+// all_to_all_12, as all_to_all_8 is.
+const CaseSpec* group_case(const std::vector<std::string>& suites, const CaseName& wanted) {
+  for (const CaseSpec& spec : cases()) {
+    if (contains(suites, spec.suite) && spec.kind == CaseKind::kFirstContact &&
+        parse_case(spec.name).operation == wanted.operation && wanted.count >= 2 &&
+        wanted.count <= kMostMembers) {
+      return &spec;
+    }
+  }
+  return nullptr;
+}
+
+// The case of a suite with another size: what echo_1MiB is, for echo_256KiB.
+const CaseSpec* sibling_of(const std::vector<std::string>& suites, const std::string& name) {
+  const CaseName wanted = parse_case(name);
+  if (wanted.count > 0) return group_case(suites, wanted);
+  if (wanted.bytes < 64) return nullptr;
+  for (const CaseSpec& spec : cases()) {
+    const CaseName known = parse_case(spec.name);
+    // The parameters of push_pull have one size.
+    if (contains(suites, spec.suite) && known.bytes > 0 && known.operation == wanted.operation &&
+        known.operation != "push_pull") {
+      return &spec;
+    }
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+absl::StatusOr<BenchOptions> complete_options(const RawOptions& raw) {
+  BenchOptions options{.suites = raw.suites,
+                       .peers = raw.peers,
+                       .transports = raw.transports,
+                       .seconds = raw.seconds,
+                       .rounds = raw.rounds,
+                       .floors = raw.floors};
+  if (contains(options.suites, "all")) options.suites = suites();
+  absl::Status status = check_known("suite", options.suites, suites());
+  std::vector<std::string> peers;
+  for (const RoleSpec& role : roles()) {
+    if (!role.peer_flag.empty() && !contains(peers, role.peer_flag)) peers.push_back(role.peer_flag);
+  }
+  if (status.ok()) status = check_known("peer", options.peers, peers);
+  if (status.ok()) status = check_known("transport", options.transports, {"shm", "tcp"});
+  if (status.ok() && !(raw.seconds > 0 && raw.seconds <= 600)) {
+    status = absl::InvalidArgumentError("--seconds must be over 0 and at most 600");
+  }
+  if (status.ok() && !(raw.rounds >= 1 && raw.rounds <= 100)) {
+    status = absl::InvalidArgumentError("--rounds must be 1 to 100");
+  }
+  if (!status.ok()) return status;
+
+  std::set<std::string> missing(raw.cases.begin(), raw.cases.end());
+  for (const CaseSpec& spec : cases()) {
+    if (!contains(options.suites, spec.suite)) continue;
+    const bool named = contains(raw.cases, spec.name);
+    missing.erase(spec.name);
+    if (named || (raw.cases.empty() && !spec.on_request)) options.cases.push_back(spec);
+  }
+  for (const std::string& name : missing) {
+    const CaseSpec* sibling = sibling_of(options.suites, name);
+    if (sibling == nullptr) {
+      std::vector<std::string> known;
+      for (const CaseSpec& spec : cases()) {
+        if (contains(options.suites, spec.suite)) known.push_back(spec.name);
+      }
+      return absl::InvalidArgumentError(
+          absl::StrCat("unknown case \"", name, "\": there are ", absl::StrJoin(known, ", ")));
+    }
+    CaseSpec spec = *sibling;
+    const CaseName wanted = parse_case(name);
+    if (wanted.count > 0) {
+      spec.members = static_cast<int>(wanted.count);
+    } else {
+      spec.bytes_per_call = sibling->bytes_per_call / parse_case(sibling->name).bytes * wanted.bytes;
+    }
+    spec.name = name;
+    options.cases.push_back(spec);
+  }
+  return options;
+}
+
+}  // namespace gradwire::bench

@@ -1,0 +1,175 @@
+#include "tools/bench/suites/cases.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "tools/bench/suites/case_name.h"
+
+namespace gradwire::bench {
+namespace {
+
+// Every size for the operation that training lives by, a few for the others; of a large one all ranks' lists must fit in
+// memory.
+void add_collectives(std::vector<CaseSpec>& all) {
+  const std::vector<std::string> every = {"8B", "64B", "1KiB", "4KiB", "64KiB", "1MiB", "16MiB", "64MiB"};
+  const std::vector<std::string> some = {"8B", "4KiB", "64KiB", "1MiB", "16MiB"};
+  const std::vector<std::string> lists = {"8B", "4KiB", "64KiB", "1MiB", "4MiB"};
+  const std::vector<std::pair<std::string, const std::vector<std::string>*>> operations = {
+      {"all_reduce", &every}, {"broadcast", &some}, {"reduce", &some},          {"all_gather", &lists},
+      {"gather", &lists},     {"scatter", &lists},  {"reduce_scatter", &lists}, {"all_to_all", &lists},
+      {"barrier", nullptr},   {"send_recv", &some}};
+  for (const int members : {2, 4}) {
+    for (const auto& [operation, sizes] : operations) {
+      const std::string name = absl::StrCat(operation, "_", members, "_ranks");
+      CaseSpec spec{.suite = "collectives", .name = name, .kind = CaseKind::kTogether, .members = members};
+      if (sizes == nullptr) {
+        all.push_back(spec);
+        continue;
+      }
+      spec.plot = operation == "all_reduce" ? name : "";
+      for (const std::string& size : *sizes) {
+        spec.name = absl::StrCat(name, "_", size);
+        spec.bytes_per_call = parse_case(spec.name).bytes;
+        spec.weight = spec.bytes_per_call >= (16 << 20) ? 2.0 : 1.0;
+        all.push_back(spec);
+      }
+    }
+  }
+}
+
+std::vector<CaseSpec> make_cases() {
+  std::vector<CaseSpec> all;
+  const auto add = [&](CaseSpec spec) { all.push_back(std::move(spec)); };
+  const auto sized = [&](absl::string_view suite, absl::string_view name, int ways,
+                         absl::string_view plot = "") {
+    const int64_t bytes = parse_case(name).bytes;
+    add({.suite = std::string(suite),
+         .name = std::string(name),
+         .bytes_per_call = ways * bytes,
+         .weight = bytes >= (16 << 20) ? 2.0 : 1.0,
+         .plot = std::string(plot)});
+  };
+  add({.suite = "transport", .name = "ping"});
+  for (const char* name : {"send_64KiB", "send_1MiB", "send_64MiB"}) sized("transport", name, 1);
+
+  add({.suite = "rpc", .name = "add2", .plot = "echo"});
+  // A call every 10 ms: the time allows few, and the tail wants some.
+  add({.suite = "rpc", .name = "add2_cold", .weight = 3});
+  for (const char* name : {"echo_4KiB", "echo_64KiB", "echo_1MiB", "echo_16MiB", "echo_64MiB"}) {
+    sized("rpc", name, 2, "echo");
+  }
+  for (const char* name :
+       {"push_1MiB", "push_64MiB", "pull_1MiB", "pull_64MiB", "lend_64MiB", "move_64MiB"}) {
+    sized("rpc", name, 1);
+  }
+  sized("rpc", "push_pull_1MiB", 2);
+  add({.suite = "rpc", .name = "inflight_add2", .kind = CaseKind::kInFlight, .plot = "inflight_add2"});
+  add({.suite = "rpc", .name = "oversubscribed_add2", .kind = CaseKind::kOversubscribed, .members = 4});
+  add({.suite = "rpc", .name = "queued_add2", .kind = CaseKind::kQueued, .members = 3});
+  add({.suite = "rpc", .name = "idle", .kind = CaseKind::kIdle});
+
+  add({.suite = "rref", .name = "cycle"});
+  add({.suite = "rref", .name = "share", .members = 3});
+  add({.suite = "rref", .name = "killed_peer", .kind = CaseKind::kKilledPeer, .members = 3});
+  add({.suite = "rref", .name = "cut_link", .kind = CaseKind::kCutLink, .members = 3, .transport = "tcp"});
+  add({.suite = "autograd", .name = "remote_add", .kind = CaseKind::kTraining});
+  add({.suite = "autograd", .name = "chain_4", .kind = CaseKind::kTraining, .members = 5});
+  add({.suite = "autograd", .name = "fanout_8", .kind = CaseKind::kTraining, .members = 9});
+  add({.suite = "autograd", .name = "mlp_2", .kind = CaseKind::kTraining, .members = 3, .weight = 2});
+  add({.suite = "store", .name = "set_get"});
+  for (const int members : {8, 16, 32, 64}) {
+    add({.suite = "scale",
+         .name = absl::StrCat("all_to_all_", members),
+         .kind = CaseKind::kFirstContact,
+         .members = members,
+         .plot = "all_to_all",
+         .on_request = members > 16});
+  }
+  add_collectives(all);
+  return all;
+}
+
+std::vector<RoleSpec> make_roles() {
+  const std::vector<std::string> both = {"shm", "tcp"};
+  const std::string floor;
+  // TensorPipe's shared memory is polled without end, so torch's processes spin.
+  return {
+      {"gradwire_transport", "gradwire", "", "transport", both, {}, 2},
+      {"floor_futex", "floor_futex", floor, "transport", {"shm"}, {"ping"}, 2},
+      {"floor_spin", "floor_spin", floor, "transport", {"shm"}, {"ping"}, 2},
+      {"floor_tcp", "floor_tcp", floor, "transport", {"tcp"}, {"ping"}, 2},
+      {"floor_tcp_spin", "floor_tcp_spin", floor, "transport", {"tcp"}, {"ping"}, 2},
+      {"floor_memcpy", "floor_memcpy", floor, "transport", {"shm"}, {"send"}, 1},
+
+      {"gradwire_rpc", "gradwire", "", "rpc", both, {}, 2},
+      {"torch_rpc", "torch_tensorpipe", "torch", "rpc", both, {}, 2, true},
+      {"grpc",
+       "grpc",
+       "grpc",
+       "rpc",
+       {"tcp"},
+       {"add2", "add2_cold", "echo", "push", "pull", "inflight_add2", "oversubscribed_add2", "idle"},
+       2},
+      {"floor_futex", "floor_futex", floor, "rpc", {"shm"}, {"add2", "add2_cold"}, 2},
+      {"floor_spin", "floor_spin", floor, "rpc", {"shm"}, {"add2"}, 2},
+      {"floor_tcp", "floor_tcp", floor, "rpc", {"tcp"}, {"add2", "add2_cold"}, 2},
+      {"floor_tcp_spin", "floor_tcp_spin", floor, "rpc", {"tcp"}, {"add2"}, 2},
+      {"floor_memcpy",
+       "floor_memcpy",
+       floor,
+       "rpc",
+       {"shm"},
+       {"echo", "push", "pull", "lend", "move", "push_pull"},
+       1},
+
+      {"gradwire_rref", "gradwire", "", "rref", both, {"cycle", "share"}, 2},
+      {"gradwire_loss", "gradwire", "", "rref", both, {"killed_peer", "cut_link"}, 3},
+      {"torch_rref", "torch_tensorpipe", "torch", "rref", both, {"cycle", "share"}, 2, true},
+      {"torch_loss", "torch_tensorpipe", "torch", "rref", both, {"killed_peer"}, 3, true},
+      {"gradwire_autograd", "gradwire", "", "autograd", both, {}, 2},
+      {"torch_autograd", "torch_tensorpipe", "torch", "autograd", both, {}, 2, true},
+      {"gradwire_store", "gradwire", "", "store", {"store"}, {}, 2},
+      {"torch_store", "torch_store", "torch", "store", {"store"}, {}, 2},
+      {"gradwire_rpc", "gradwire", "", "scale", both, {}, 2},
+      {"torch_rpc", "torch_tensorpipe", "torch", "scale", both, {}, 2, true},
+      // Each over what it uses between processes of one host.
+      {"gradwire_collectives", "gradwire", "", "collectives", {"host"}, {}, 2},
+      {"openmpi", "openmpi", "openmpi", "collectives", {"host"}, {}, 1, false, true},
+      {"gloo_collectives", "gloo", "gloo", "collectives", {"host"}, {}, 2},
+      {"floor_memory", "floor_memory", floor, "collectives", {"host"}, {}, 1, false, true},
+  };
+}
+
+}  // namespace
+
+const std::vector<std::string>& suites() {
+  static const auto& all =
+      *new std::vector<std::string>{"transport", "rpc", "rref", "autograd", "store", "scale", "collectives"};
+  return all;
+}
+
+const std::vector<CaseSpec>& cases() {
+  static const auto& all = *new std::vector<CaseSpec>(make_cases());
+  return all;
+}
+
+const std::vector<RoleSpec>& roles() {
+  static const auto& all = *new std::vector<RoleSpec>(make_roles());
+  return all;
+}
+
+std::vector<std::string> transports_of(absl::string_view suite) {
+  for (const RoleSpec& role : roles()) {
+    if (role.suite == suite && role.name == "gradwire") return role.transports;
+  }
+  return {};
+}
+
+bool knows(const RoleSpec& role, const CaseSpec& spec) {
+  if (role.suite != spec.suite) return false;
+  if (role.operations.empty()) return true;
+  return std::find(role.operations.begin(), role.operations.end(), parse_case(spec.name).operation) !=
+         role.operations.end();
+}
+
+}  // namespace gradwire::bench

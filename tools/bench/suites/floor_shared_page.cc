@@ -1,0 +1,125 @@
+#include <fcntl.h>
+#include <linux/futex.h>
+#include <sched.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <stdexcept>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "base/poller.h"
+#include "tools/bench/run/measure.h"
+#include "tools/bench/suites/floors.h"
+
+namespace gradwire::bench {
+namespace {
+
+// One cache line per direction.
+struct Page {
+  alignas(64) std::atomic<uint32_t> request;
+  alignas(64) std::atomic<uint32_t> reply;
+  // Set while the client runs: only then does the server spin.
+  alignas(64) std::atomic<uint32_t> hot;
+};
+
+constexpr int kPauses = 1000;
+
+void futex_wait(std::atomic<uint32_t>& word, uint32_t value) {
+  syscall(SYS_futex, &word, FUTEX_WAIT, value, nullptr, nullptr, 0);
+}
+
+void futex_wake(std::atomic<uint32_t>& word) {
+  syscall(SYS_futex, &word, FUTEX_WAKE, 1, nullptr, nullptr, 0);
+}
+
+uint32_t await_change(std::atomic<uint32_t>& word, uint32_t seen, const std::atomic<uint32_t>* hot) {
+  for (int looks = 0;; ++looks) {
+    const uint32_t now = word.load(std::memory_order_acquire);
+    if (now != seen) return now;
+    if (hot == nullptr || hot->load(std::memory_order_relaxed) == 0) {
+      futex_wait(word, seen);
+    } else if (looks < kPauses) {
+      cpu_relax();
+    } else {
+      // The other process may wait for this core.
+      sched_yield();
+    }
+  }
+}
+
+class SharedPage final : public Participant {
+ public:
+  explicit SharedPage(bool spin) : spin_(spin) {}
+
+  std::string listen(const Place& place) override {
+    if (place.rank != 0) return "";
+    const int fd = memfd_create("bench_page", MFD_CLOEXEC);
+    if (fd < 0 || ftruncate(fd, sizeof(Page)) != 0) {
+      throw std::runtime_error(absl::StrCat("memfd: ", std::strerror(errno)));
+    }
+    map(fd);
+    // Ends with the process.
+    std::thread([this] { serve(); }).detach();
+    return absl::StrCat("/proc/", getpid(), "/fd/", fd);
+  }
+
+  void join(const Place& place) override {
+    if (page_ != nullptr) return;
+    const int fd = open(place.addresses.at(0).c_str(), O_RDWR | O_CLOEXEC);
+    if (fd < 0) throw std::runtime_error(absl::StrCat(place.addresses[0], ": ", std::strerror(errno)));
+    map(fd);
+    close(fd);
+  }
+
+  Measurement run(const Task& task) override {
+    const bool cold = task.case_name == "add2_cold";
+    page_->hot.store(spin_ && !cold ? 1 : 0, std::memory_order_relaxed);
+    const auto nothing = [](int64_t) {};
+    Measurement result = measure(
+        {.seconds = task.seconds, .idle_us = cold ? 10'000 : 0}, nothing,
+        [&](int64_t) {
+          const uint32_t seen = page_->reply.load(std::memory_order_relaxed);
+          page_->request.fetch_add(1, std::memory_order_release);
+          // The server's first wait of a round is on the futex.
+          if (!spin_ || !awake_) futex_wake(page_->request);
+          awake_ = spin_;
+          await_change(page_->reply, seen, spin_ ? &page_->hot : nullptr);
+        },
+        nothing);
+    page_->hot.store(0, std::memory_order_relaxed);
+    awake_ = false;
+    return result;
+  }
+
+ private:
+  void map(int fd) {
+    void* memory = mmap(nullptr, sizeof(Page), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (memory == MAP_FAILED) throw std::runtime_error(absl::StrCat("mmap: ", std::strerror(errno)));
+    page_ = static_cast<Page*>(memory);
+  }
+
+  [[noreturn]] void serve() {
+    uint32_t seen = 0;
+    for (;;) {
+      seen = await_change(page_->request, seen, spin_ ? &page_->hot : nullptr);
+      page_->reply.store(seen, std::memory_order_release);
+      if (!spin_) futex_wake(page_->reply);
+    }
+  }
+
+  const bool spin_;
+  bool awake_ = false;
+  Page* page_ = nullptr;
+};
+
+}  // namespace
+
+std::unique_ptr<Participant> make_floor_futex() { return std::make_unique<SharedPage>(false); }
+std::unique_ptr<Participant> make_floor_spin() { return std::make_unique<SharedPage>(true); }
+
+}  // namespace gradwire::bench

@@ -1,0 +1,126 @@
+#include "tools/bench/suites/training.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/ops/full.h>
+#include <time.h>
+
+#include <cmath>
+#include <limits>
+#include <stdexcept>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tools/bench/suites/mlp.h"
+
+namespace gradwire::bench {
+namespace {
+
+using testing::ElementsAre;
+using testing::Field;
+using testing::IsEmpty;
+
+// Counts what it is asked for.
+struct Counts {
+  int smart = 0, fast = 0, local = 0, checked = 0;
+
+  TrainingStep step() {
+    return {.run = [this](bool is_fast) { ++(is_fast ? fast : smart); },
+            .check = [this] { ++checked; },
+            .local = [this] { ++local; },
+            .hops = 2,
+            .has_modes = true};
+  }
+};
+
+TEST(RunTraining, OfTheLatencyIsTheDefaultModeAlone) {
+  Counts counts;
+  const Measurement result = run_training({.seconds = 0.01}, counts.step());
+  EXPECT_GT(counts.smart, 0);
+  EXPECT_EQ(counts.checked, counts.smart);
+  EXPECT_EQ(counts.fast + counts.local, 0);
+  EXPECT_EQ(result.calls, counts.smart);
+  EXPECT_THAT(result.figures, IsEmpty());
+}
+
+TEST(RunTraining, BesideTakesTheKindsInTurnAndChecksEveryRemoteStep) {
+  Counts counts;
+  const Measurement result = run_training({.seconds = 0.01, .beside = true}, counts.step());
+  EXPECT_LE(std::abs(counts.smart - counts.fast), 1);
+  EXPECT_LE(std::abs(counts.smart - counts.local), 1);
+  EXPECT_EQ(counts.checked, counts.smart + counts.fast);
+  EXPECT_THAT(result.figures, ElementsAre(Field(&Figure::metric, "smart_over_fast"),
+                                          Field(&Figure::metric, "overhead_per_hop_us")));
+}
+
+// A step that keeps the processor for so many microseconds.
+void spin_for(int64_t micros) {
+  timespec start{}, now{};
+  clock_gettime(CLOCK_MONOTONIC, &start);
+  do {
+    clock_gettime(CLOCK_MONOTONIC, &now);
+  } while ((now.tv_sec - start.tv_sec) * 1'000'000 + (now.tv_nsec - start.tv_nsec) / 1000 < micros);
+}
+
+TEST(RunTraining, BesideIsAQuotientOfTheModesAndADifferenceForEachHop) {
+  const TrainingStep step{.run = [](bool fast) { spin_for(fast ? 200 : 400); },
+                          .check = [] {},
+                          .local = [] { spin_for(100); },
+                          .hops = 3,
+                          .has_modes = true};
+  const Measurement result = run_training({.seconds = 0.1, .beside = true}, step);
+  ASSERT_EQ(result.figures.size(), 2u);
+  EXPECT_NEAR(result.figures[0].value, 2, 0.2);
+  EXPECT_NEAR(result.figures[1].value, 100, 20);
+}
+
+TEST(RunTraining, BesideSaysNothingWhereThereIsNothingToCompare) {
+  int runs = 0;
+  const Measurement result =
+      run_training({.seconds = 0.01, .beside = true}, {.run = [&](bool) { ++runs; }, .check = [] {}});
+  EXPECT_EQ(runs, 0);
+  EXPECT_THAT(result.figures, IsEmpty());
+}
+
+TEST(CheckGradient, WantsTwoFloatsOfThatValue) {
+  EXPECT_NO_THROW(check_gradient(at::full({2}, 4, at::kFloat), 4));
+  EXPECT_NO_THROW(check_gradient(at::full({}, 4, at::kFloat).expand({2}), 4));
+  EXPECT_THROW(check_gradient(at::full({2}, 3, at::kFloat), 4), std::runtime_error);
+  EXPECT_THROW(check_gradient(at::full({3}, 4, at::kFloat), 4), std::runtime_error);
+  EXPECT_THROW(check_gradient(at::Tensor(), 4), std::runtime_error);
+}
+
+TEST(Leaves, KnowTheGradientsThatTheRemoteStepsAreCheckedFor) {
+  const Leaves leaves;
+  leaves.add_up_here(4);
+  check_gradient(leaves.y().grad(), 4);
+  check_gradient(leaves.x().grad(), 1);
+  leaves.fan_out_here(8);
+  check_gradient(leaves.y().grad(), 8);
+  leaves.clear();
+  EXPECT_FALSE(leaves.y().grad().defined());
+}
+
+TEST(Mlp, LearnsAndLooksTheSameWhereverItIsMade) {
+  at::set_num_threads(1);  // As the participants.
+  LocalMlp here, there;
+  const float first = here.step();
+  EXPECT_EQ(there.step(), first);
+  // In every one of many steps, since that is what the bench takes for right.
+  for (int i = 0; i < 100; ++i) ASSERT_LE(here.step(), first) << i;
+  EXPECT_LT(here.step(), 0.9F * first);
+}
+
+TEST(MlpCheck, FollowsATrainingAndSeesWhatIsNone) {
+  at::set_num_threads(1);
+  LocalMlp model;
+  MlpCheck check;
+  const float first = model.step();
+  check.next(first);
+  // A step that was not taken shows in the next loss.
+  EXPECT_THROW(check.next(first), std::runtime_error);
+  MlpCheck other;
+  EXPECT_THROW(other.next(std::numeric_limits<float>::quiet_NaN()), std::runtime_error);
+}
+
+}  // namespace
+}  // namespace gradwire::bench

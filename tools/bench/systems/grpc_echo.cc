@@ -1,0 +1,231 @@
+#include "tools/bench/systems/grpc_echo.h"
+
+#include <grpcpp/grpcpp.h>
+
+#include <atomic>
+#include <map>
+#include <semaphore>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "base/mutex.h"
+#include "tools/bench/run/measure.h"
+#include "tools/bench/run/pattern.h"
+#include "tools/bench/suites/bytes.grpc.pb.h"
+#include "tools/bench/suites/case_name.h"
+
+namespace gradwire::bench {
+namespace {
+
+class Service final : public Echo::Service {
+  grpc::Status Add(grpc::ServerContext*, const Bytes* request, Bytes* reply) override {
+    float in[4];
+    if (request->data().size() != sizeof in) return {grpc::StatusCode::INVALID_ARGUMENT, "four floats"};
+    std::memcpy(in, request->data().data(), sizeof in);
+    const float out[2] = {in[0] + in[2], in[1] + in[3]};
+    reply->mutable_data()->assign(reinterpret_cast<const char*>(out), sizeof out);
+    return grpc::Status::OK;
+  }
+  grpc::Status Echo(grpc::ServerContext*, const Bytes* request, Bytes* reply) override {
+    // The request is const for the interface's sake alone; a copy would be an unfair one.
+    reply->mutable_data()->swap(*const_cast<Bytes*>(request)->mutable_data());
+    return grpc::Status::OK;
+  }
+  grpc::Status Sum(grpc::ServerContext*, const Bytes* request, Bytes* reply) override {
+    // Eight sums, so that the additions do not wait for one another.
+    const auto* floats = reinterpret_cast<const float*>(request->data().data());
+    double sums[8] = {};
+    for (std::size_t i = 0; i + 8 <= request->data().size() / 4; i += 8) {
+      for (int n = 0; n < 8; ++n) sums[n] += static_cast<double>(floats[i + n]);
+    }
+    double sum = 0;
+    for (const double part : sums) sum += part;
+    reply->mutable_data()->assign(reinterpret_cast<const char*>(&sum), sizeof sum);
+    return grpc::Status::OK;
+  }
+  grpc::Status Pull(grpc::ServerContext*, const Bytes* request, Bytes* reply) override {
+    int64_t size = 0;
+    if (!absl::SimpleAtoi(request->data(), &size) || size < 0 || size > (int64_t{1} << 31)) {
+      return {grpc::StatusCode::INVALID_ARGUMENT, "a size"};
+    }
+    const MutexLock lock(mutex_);
+    std::string& parameter = parameters_[size];
+    if (parameter.empty()) {
+      parameter.resize(static_cast<std::size_t>(size));
+      fill_pattern(parameter.data(), parameter.size(), 0);
+    }
+    reply->set_data(parameter);
+    return grpc::Status::OK;
+  }
+
+  Mutex mutex_;
+  std::map<int64_t, std::string> parameters_ ABSL_GUARDED_BY(mutex_);
+};
+
+class GrpcMember final : public Participant {
+ public:
+  std::string listen(const Place&) override {
+    int port = 0;
+    grpc::ServerBuilder builder;
+    builder.SetMaxReceiveMessageSize(-1).SetMaxSendMessageSize(-1);
+    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
+    builder.RegisterService(&service_);
+    server_ = builder.BuildAndStart();
+    if (server_ == nullptr || port == 0) throw std::runtime_error("gRPC cannot listen on 127.0.0.1");
+    return absl::StrCat("127.0.0.1:", port);
+  }
+
+  void join(const Place& place) override {
+    place_ = place;
+    for (const std::string& address : place.addresses) {
+      grpc::ChannelArguments arguments;
+      arguments.SetMaxReceiveMessageSize(-1);
+      arguments.SetMaxSendMessageSize(-1);
+      auto channel = grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+      if (!channel->WaitForConnected(std::chrono::system_clock::now() + std::chrono::seconds(20))) {
+        throw std::runtime_error("gRPC cannot connect to " + address);
+      }
+      stubs_.push_back(Echo::NewStub(channel));
+    }
+  }
+
+  Measurement run(const Task& task) override {
+    const CaseName name = parse_case(task.case_name);
+    const Timing timing{.seconds = task.seconds, .large = name.bytes >= 4096};
+    const auto size = static_cast<std::size_t>(name.bytes);
+    if (name.operation == "add2") return run_add(timing, false);
+    if (name.operation == "add2_cold") return run_add({.seconds = task.seconds, .idle_us = 10'000}, false);
+    if (name.operation == "oversubscribed_add2") return run_add(timing, true);
+    if (name.operation == "inflight_add2") return run_in_flight(task);
+    std::string source(size, '\0');
+    Bytes reply;
+    if (name.operation == "echo") {
+      return measure(
+          timing,
+          [&](int64_t i) {
+            reply.Clear();
+            fill_pattern(source.data(), size, static_cast<uint64_t>(i));
+          },
+          [&](int64_t) { reply = call(0, &Echo::Stub::Echo, source); },
+          [&](int64_t i) {
+            if (reply.data().size() != size) throw std::runtime_error("wrong size");
+            check_pattern(reply.data().data(), size, static_cast<uint64_t>(i));
+          });
+    }
+    if (name.operation == "push") {
+      double want = 0;
+      return measure(
+          timing,
+          [&](int64_t i) {
+            want = fill_summands(reinterpret_cast<float*>(source.data()), name.bytes / 4,
+                                 static_cast<uint64_t>(i));
+          },
+          [&](int64_t) { reply = call(0, &Echo::Stub::Sum, source); },
+          [&](int64_t) {
+            double got = 0;
+            std::memcpy(&got, reply.data().data(), std::min(sizeof got, reply.data().size()));
+            check_sum(got, want);
+          });
+    }
+    if (name.operation == "pull") {
+      return measure(
+          timing, [&](int64_t) { reply.Clear(); },
+          [&](int64_t) { reply = call(0, &Echo::Stub::Pull, absl::StrCat(size)); },
+          [&](int64_t) {
+            if (reply.data().size() != size) throw std::runtime_error("wrong size");
+            check_pattern(reply.data().data(), size, 0);
+          });
+    }
+    throw std::invalid_argument("gRPC has no case " + task.case_name);
+  }
+
+ private:
+  using Method = grpc::Status (Echo::Stub::*)(grpc::ClientContext*, const Bytes&, Bytes*);
+
+  static void check(const grpc::Status& status) {
+    if (!status.ok()) throw std::runtime_error("gRPC: " + status.error_message());
+  }
+
+  // The data is copied into the message: a caller's tensor is no std::string.
+  Bytes call(int to, Method method, const std::string& data) const {
+    Bytes request;
+    request.set_data(data);
+    Bytes reply;
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60));
+    check((stubs_.at(static_cast<std::size_t>(to)).get()->*method)(&context, request, &reply));
+    return reply;
+  }
+
+  struct Add2 {
+    Bytes request;
+    Bytes reply;
+    float n = 0;
+    void change(int64_t i) {
+      n = static_cast<float>(i & 0xffff);
+      const float in[4] = {n, n + 1, 2 * n, 7};
+      request.mutable_data()->assign(reinterpret_cast<const char*>(in), sizeof in);
+    }
+    void check() const {
+      float out[2] = {};
+      std::memcpy(out, reply.data().data(), std::min(sizeof out, reply.data().size()));
+      if (out[0] != 3 * n || out[1] != n + 8) throw std::runtime_error("wrong sum of two floats");
+    }
+  };
+
+  Measurement run_add(const Timing& timing, bool all) {
+    Add2 add;
+    return measure(
+        timing, [&](int64_t i) { add.change(i); },
+        [&](int64_t i) {
+          const int step = 1 + static_cast<int>(i % (place_.size - 1));
+          const int to = all ? (place_.rank + step) % place_.size : 0;
+          add.reply = call(to, &Echo::Stub::Add, add.request.data());
+        },
+        [&](int64_t) { add.check(); });
+  }
+
+  Measurement run_in_flight(const Task& task) {
+    struct Slot {
+      Add2 add;
+      std::unique_ptr<grpc::ClientContext> context;
+      grpc::Status status;
+      std::binary_semaphore done{0};
+    };
+    std::vector<Slot> slots(static_cast<std::size_t>(task.depth));
+    int64_t next = 0;
+    return measure_in_flight(
+        task.seconds, task.depth,
+        [&](int n) {
+          Slot& slot = slots[static_cast<std::size_t>(n)];
+          slot.add.change(next++);
+          slot.context = std::make_unique<grpc::ClientContext>();
+          slot.context->set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60));
+          stubs_.at(0)->async()->Add(slot.context.get(), &slot.add.request, &slot.add.reply,
+                                     [&slot](grpc::Status status) {
+                                       slot.status = std::move(status);
+                                       slot.done.release();
+                                     });
+        },
+        [&](int n) {
+          Slot& slot = slots[static_cast<std::size_t>(n)];
+          slot.done.acquire();
+          check(slot.status);
+          slot.add.check();
+        });
+  }
+
+  Service service_;
+  std::unique_ptr<grpc::Server> server_;
+  std::vector<std::unique_ptr<Echo::Stub>> stubs_;
+  Place place_;
+};
+
+}  // namespace
+
+std::unique_ptr<Participant> make_grpc() { return std::make_unique<GrpcMember>(); }
+
+}  // namespace gradwire::bench

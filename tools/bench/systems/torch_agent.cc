@@ -1,0 +1,92 @@
+#include "tools/bench/systems/torch_agent.h"
+
+#include <torch/csrc/distributed/autograd/context/container.h>
+#include <torch/csrc/distributed/rpc/request_callback_no_python.h>
+#include <torch/csrc/distributed/rpc/rref_context.h>
+#include <torch/csrc/distributed/rpc/script_call.h>
+#include <torch/csrc/distributed/rpc/utils.h>
+#include <torch/csrc/jit/frontend/script_type_parser.h>
+
+#include <stdexcept>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace gradwire::bench {
+
+namespace trpc = torch::distributed::rpc;
+
+namespace {
+
+// torch's own, but for a bug that ends the owner of a reference when a holder that is not the last one lets go: it looks
+// at a value that is not there. Its Python front end does the same as this.
+class RequestCallback final : public trpc::RequestCallbackNoPython {
+  void handleRRefDelete(c10::intrusive_ptr<trpc::RRef>& /*none_of_python*/) const override {}
+};
+
+}  // namespace
+
+std::string TorchAgent::listen(const Place& place) {
+  if (place.rank != 0) return "";
+  c10d::TCPStoreOptions options;
+  options.port = 0;
+  options.isServer = true;
+  options.waitWorkers = false;
+  auto store = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
+  const std::string address = absl::StrCat(store->getPort());
+  store_ = store;
+  return address;
+}
+
+void TorchAgent::join(const Place& place) {
+  if (!store_) {
+    c10d::TCPStoreOptions options;
+    options.port = static_cast<std::uint16_t>(std::stoi(place.addresses.at(0)));
+    options.waitWorkers = false;
+    store_ = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
+  }
+  std::optional<std::vector<std::string>> transports;
+  std::optional<std::vector<std::string>> channels;
+  if (place.transport == "tcp") {
+    transports = {"uv"};
+    channels = {"mpt_uv", "basic"};
+  }
+  trpc::TensorPipeRpcBackendOptions options(16, transports, channels, /*rpc_timeout=*/60, "env://");
+  agent_ = std::make_shared<trpc::TensorPipeAgent>(
+      c10::make_intrusive<c10d::PrefixStore>("rpc", store_), absl::StrCat("w", place.rank),
+      static_cast<trpc::worker_id_t>(place.rank), place.size, options,
+      std::unordered_map<std::string, trpc::DeviceMap>(), std::vector<c10::Device>(),
+      std::make_unique<RequestCallback>());
+  // Without these three the first call ends the process.
+  agent_->setTypeResolver(std::make_shared<trpc::TypeResolver>([](const c10::QualifiedName& name) {
+    torch::jit::ScriptTypeParser parser;
+    return c10::StrongTypePtr(nullptr, parser.parseType(name.qualifiedName()));
+  }));
+  torch::distributed::autograd::DistAutogradContainer::init(place.rank);
+  trpc::RpcAgent::setCurrentRpcAgent(agent_);
+  agent_->start();
+  for (int i = 0; i < place.size; ++i) workers_.push_back(agent_->getWorkerInfo(absl::StrCat("w", i)));
+}
+
+std::shared_ptr<torch::jit::Operator> TorchAgent::operation(const std::string& name,
+                                                            const std::string& overload) {
+  for (const auto& candidate : torch::jit::getAllOperatorsFor(c10::Symbol::fromQualString(name))) {
+    if (candidate->schema().overload_name() == overload) return candidate;
+  }
+  throw std::runtime_error(absl::StrCat("libtorch has no operator ", name, ".", overload));
+}
+
+c10::intrusive_ptr<c10::ivalue::Future> TorchAgent::call(int to,
+                                                         const std::shared_ptr<torch::jit::Operator>& op,
+                                                         std::vector<c10::IValue> arguments) const {
+  return agent_->send(worker(to), trpc::ScriptCall(op, std::move(arguments)).toMessage());
+}
+
+c10::IValue TorchAgent::result(c10::ivalue::Future& future) {
+  future.waitAndThrow();
+  return trpc::deserializeRespToIValue(*future.constValue().toCustomClass<trpc::Message>());
+}
+
+}  // namespace gradwire::bench

@@ -1,0 +1,37 @@
+#include "tools/bench/suites/loss.h"
+#include "tools/bench/systems/torch_agent.h"
+#include "tools/bench/systems/torch_member.h"
+
+namespace gradwire::bench {
+namespace {
+
+// The operators are registered in torch_rpc.cc. The agent has no word for a worker that is gone.
+class TorchLoss final : public Participant, private LossObserver {
+ public:
+  std::string listen(const Place& place) override { return torch_.listen(place); }
+  void join(const Place& place) override {
+    process_ = TorchAgent::operation("aten::gradwire_bench_process_id");
+    nap_ = TorchAgent::operation("aten::gradwire_bench_nap");
+    torch_.join(place);
+  }
+  Measurement run(const Task& task) override { return run_loss(*this, task); }
+
+ private:
+  int64_t process_of(int rank) override {
+    return TorchAgent::result(*torch_.call(rank, process_, {})).toInt();
+  }
+  absl::AnyInvocable<void()> nap_async(int rank, int64_t microseconds) override {
+    return [future = torch_.call(rank, nap_, {microseconds})] { TorchAgent::result(*future); };
+  }
+  bool can_notice() const override { return false; }
+  bool is_lost(int /*rank*/) override { return false; }
+
+  TorchAgent torch_;
+  std::shared_ptr<torch::jit::Operator> process_, nap_;
+};
+
+}  // namespace
+
+std::unique_ptr<Participant> make_torch_loss() { return std::make_unique<TorchLoss>(); }
+
+}  // namespace gradwire::bench

@@ -1,0 +1,102 @@
+#include <ATen/Parallel.h>
+#include <torch/library.h>
+#include <unistd.h>
+
+#include <utility>
+
+#include "tools/bench/run/footprint.h"
+#include "tools/bench/suites/resident.h"
+#include "tools/bench/suites/tensor_rpc.h"
+#include "tools/bench/systems/torch_agent.h"
+#include "tools/bench/systems/torch_member.h"
+
+namespace gradwire::bench {
+namespace {
+
+int64_t own_process() { return getpid(); }
+
+at::Tensor echo_operator(const at::Tensor& x) { return x; }
+
+at::Tensor server_parameters() { return resident_parameter(kServerFloats); }
+
+// torch wants exactly one result of an operator that is called remotely.
+int64_t push_operator(const at::Tensor& gradient) {
+  server_parameters().sub_(gradient);
+  return gradient.numel();
+}
+
+}  // namespace
+
+// Without Python a worker of torch serves operators of the namespace aten only, so that is where the callees
+// are.
+TORCH_LIBRARY_FRAGMENT(aten, library) {
+  library.def("gradwire_bench_nap(int microseconds) -> int", &sleep_for);
+  library.def("gradwire_bench_process_id() -> int", &own_process);
+  library.def("gradwire_bench_echo(Tensor x) -> Tensor", &echo_operator);
+  library.def("gradwire_bench_resident(int floats) -> Tensor", &resident_parameter);
+  library.def("gradwire_bench_push(Tensor gradient) -> int", &push_operator);
+  library.def("gradwire_bench_pull() -> Tensor", &server_parameters);
+}
+
+namespace {
+
+class TorchRpc final : public Participant, private TensorRpc {
+ public:
+  std::string listen(const Place& place) override { return torch_.listen(place); }
+  void join(const Place& place) override {
+    at::set_num_threads(1);
+    place_ = place;
+    add_ = TorchAgent::operation("aten::add", "Tensor");
+    sum_ = TorchAgent::operation("aten::sum");
+    nap_ = TorchAgent::operation("aten::gradwire_bench_nap");
+    echo_ = TorchAgent::operation("aten::gradwire_bench_echo");
+    resident_ = TorchAgent::operation("aten::gradwire_bench_resident");
+    push_ = TorchAgent::operation("aten::gradwire_bench_push");
+    pull_ = TorchAgent::operation("aten::gradwire_bench_pull");
+    torch_.join(place);
+    before_contact_ = footprint();
+  }
+  Measurement run(const Task& task) override {
+    if (task.case_name == kFootprintCase) return growth_per_peer(before_contact_, place_.size - 1);
+    return run_tensor_case(*this, place_, task);
+  }
+
+ private:
+  at::Tensor add(int to, const at::Tensor& x, const at::Tensor& y) override {
+    return tensor(to, add_, {x, y, 1});
+  }
+  absl::AnyInvocable<at::Tensor()> add_async(int to, const at::Tensor& x, const at::Tensor& y) override {
+    return [future = torch_.call(to, add_, {x, y, 1})] { return TorchAgent::result(*future).toTensor(); };
+  }
+  absl::AnyInvocable<int64_t()> nap_async(int to, int64_t microseconds) override {
+    return [future = torch_.call(to, nap_, {microseconds})] { return TorchAgent::result(*future).toInt(); };
+  }
+  at::Tensor echo(int to, const at::Tensor& x) override { return tensor(to, echo_, {x}); }
+  // torch reads the caller's memory whenever it gets to it; there are no three ways.
+  double sum(int to, const at::Tensor& x) override {
+    return tensor(to, sum_, {x, c10::IValue()}).item<double>();
+  }
+  double sum_lent(int to, const at::Tensor& x) override { return sum(to, x); }
+  double sum_moved(int to, at::Tensor x) override { return sum(to, x); }
+  at::Tensor pull(int to, int64_t floats) override { return tensor(to, resident_, {floats}); }
+  void push_gradient(int to, const at::Tensor& gradient) override {
+    TorchAgent::result(*torch_.call(to, push_, {gradient}));
+  }
+  at::Tensor pull_parameters(int to) override { return tensor(to, pull_, {}); }
+
+  at::Tensor tensor(int to, const std::shared_ptr<torch::jit::Operator>& op,
+                    std::vector<c10::IValue> arguments) const {
+    return TorchAgent::result(*torch_.call(to, op, std::move(arguments))).toTensor();
+  }
+
+  TorchAgent torch_;
+  Place place_;
+  Footprint before_contact_;
+  std::shared_ptr<torch::jit::Operator> add_, sum_, nap_, echo_, resident_, push_, pull_;
+};
+
+}  // namespace
+
+std::unique_ptr<Participant> make_torch_rpc() { return std::make_unique<TorchRpc>(); }
+
+}  // namespace gradwire::bench
