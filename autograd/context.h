@@ -4,7 +4,7 @@
 #include <memory>
 #include <optional>
 
-#include "base/execution_state.h"
+#include "base/threads/execution_state.h"
 #include "codec/id.h"
 
 namespace gradwire::rpc {

@@ -14,9 +14,9 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "base/error.h"
-#include "base/execution_state.h"
-#include "base/executor.h"
 #include "base/future_state.h"
+#include "base/threads/execution_state.h"
+#include "base/threads/executor.h"
 
 namespace gradwire {
 

@@ -8,8 +8,8 @@
 #include <thread>
 #include <vector>
 
-#include "base/execution_state.h"
-#include "base/thread_pool.h"
+#include "base/threads/execution_state.h"
+#include "base/threads/thread_pool.h"
 #include "gtest/gtest.h"
 
 namespace gradwire {

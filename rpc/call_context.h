@@ -3,8 +3,8 @@
 #include <memory>
 
 #include "absl/time/time.h"
-#include "base/cancellation.h"
-#include "base/execution_state.h"
+#include "base/threads/cancellation.h"
+#include "base/threads/execution_state.h"
 #include "rpc/worker.h"
 
 namespace gradwire::rpc {

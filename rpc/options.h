@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "base/poller.h"
+#include "base/threads/poller.h"
 #include "rpc/flow_options.h"
 #include "rpc/membership/heartbeat_options.h"
 #include "rpc/retry_options.h"

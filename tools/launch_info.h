@@ -52,7 +52,7 @@ struct LaunchInfo {
   // Throws Error: FailedPrecondition names all that are missing (the program was not started by
   // the launcher), InvalidArgument the first that is not a number or out of range.
   //
-  // From the first call on, an exception that nobody catches and a crash (base/crash_handler.h) are left for the
+  // From the first call on, an exception that nobody catches and a crash (base/process/crash_handler.h) are left for the
   // launcher, which shows them when the job has failed: see record_error().
   static LaunchInfo from_env();
 };

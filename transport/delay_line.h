@@ -6,7 +6,7 @@
 
 #include "absl/time/time.h"
 #include "base/mutex.h"
-#include "base/timer_queue.h"
+#include "base/threads/timer_queue.h"
 
 namespace gradwire::transport {
 

@@ -14,7 +14,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "base/mutex.h"
-#include "base/poller.h"
+#include "base/threads/poller.h"
 #include "transport/descriptor.h"
 
 namespace gradwire::transport {
@@ -50,7 +50,7 @@ class Pollable {
 };
 
 // Descriptors, polled memory, times and posted tasks, and what is to run when they are due, one thing at a time, on
-// whichever thread drives (base/poller.h). LoopThread is a thread that drives one for good.
+// whichever thread drives (base/threads/poller.h). LoopThread is a thread that drives one for good.
 //
 // States: open -> ended (end_in_loop). Methods whose names end in _in_loop are for the thread that drives, which is
 // the one that runs handlers and tasks. The loop shares the handlers that are registered, until they are removed.

@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/mutex.h"
-#include "base/timer_queue.h"
+#include "base/threads/timer_queue.h"
 #include "transport/delay_line.h"
 
 namespace gradwire::transport {

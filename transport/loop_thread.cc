@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/error.h"
-#include "base/patience.h"
+#include "base/threads/patience.h"
 
 namespace gradwire::transport {
 

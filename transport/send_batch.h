@@ -14,7 +14,7 @@ namespace gradwire::transport {
 //   for (Request& request : requests) run(request);
 //
 // What is put off leaves earlier when it becomes much, when flush() is called, or when another thread drives the
-// connection's loop (base/poller.h) meanwhile: so a handler may take long, or wait for an answer, without holding up
+// connection's loop (base/threads/poller.h) meanwhile: so a handler may take long, or wait for an answer, without holding up
 // what was sent before. Batches nest; the outermost counts. For one thread, which makes and destroys it; on the stack.
 class SendBatch {
  public:

@@ -3,7 +3,7 @@
 #include <ATen/SequenceNumber.h>
 #include <ATen/record_function.h>
 
-#include "base/execution_state.h"
+#include "base/threads/execution_state.h"
 
 namespace gradwire::autograd {
 

@@ -12,7 +12,7 @@
 #include "absl/time/time.h"
 #include "autograd/context/step_gate.h"
 #include "base/mutex.h"
-#include "base/timer_queue.h"
+#include "base/threads/timer_queue.h"
 #include "codec/id.h"
 
 namespace gradwire::autograd {

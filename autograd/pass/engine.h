@@ -10,7 +10,7 @@
 #include "autograd/context/gate.h"
 #include "autograd/context/graph_hook.h"
 #include "autograd/pass/pass.h"
-#include "base/executor.h"
+#include "base/threads/executor.h"
 #include "rpc/agent.h"
 #include "rpc/agent/extension.h"
 

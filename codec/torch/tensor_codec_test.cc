@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "base/execution_state.h"
+#include "base/threads/execution_state.h"
 #include "codec/codec_containers.h"
 #include "codec/codec_test_util.h"
 #include "codec/torch/torch_tensors.h"

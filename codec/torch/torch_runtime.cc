@@ -12,7 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/error.h"
-#include "base/execution_state.h"
+#include "base/threads/execution_state.h"
 
 namespace gradwire::rpc {
 namespace {

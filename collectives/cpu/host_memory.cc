@@ -21,7 +21,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "base/error.h"
-#include "base/host.h"
+#include "base/process/host.h"
 #include "base/random_id.h"
 
 namespace gradwire::collectives::cpu {

@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/clock.h"
-#include "base/poller.h"
+#include "base/threads/poller.h"
 #include "collectives/cpu/host_group.h"
 
 namespace gradwire::collectives::cpu {

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "base/executor.h"
+#include "base/threads/executor.h"
 #include "collectives/flight/coarse_clock.h"
 #include "collectives/group/process_group_impl.h"
 

@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/error.h"
-#include "base/host.h"
+#include "base/process/host.h"
 #include "collectives/mpi/mpi_backend.h"
 #include "collectives/mpi/mpi_member.h"
 #include "store/tcp_store.h"

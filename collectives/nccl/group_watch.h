@@ -12,7 +12,7 @@
 #include "absl/time/time.h"
 #include "base/clock.h"
 #include "base/mutex.h"
-#include "base/process_identity.h"
+#include "base/process/process_identity.h"
 #include "store/store.h"
 
 namespace gradwire::collectives::nccl {

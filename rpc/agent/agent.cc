@@ -4,9 +4,9 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
-#include "base/crash_handler.h"
 #include "base/error.h"
-#include "base/execution_state.h"
+#include "base/process/crash_handler.h"
+#include "base/threads/execution_state.h"
 #include "rpc/agent/agent_impl.h"
 #include "rpc/agent/current_agent.h"
 #include "rpc/agent/global_agent.h"

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "base/latency_histogram.h"
-#include "base/thread_pool.h"
-#include "base/timer_queue.h"
+#include "base/threads/thread_pool.h"
+#include "base/threads/timer_queue.h"
 #include "rpc/agent.h"
 #include "rpc/callee/server.h"
 #include "rpc/caller/pending_calls.h"

@@ -7,9 +7,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/error.h"
-#include "base/last_words.h"
 #include "base/log.h"
 #include "base/mutex.h"
+#include "base/process/last_words.h"
 #include "rpc/agent/global_agent.h"
 
 namespace gradwire::rpc {

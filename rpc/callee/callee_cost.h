@@ -3,7 +3,7 @@
 #include <array>
 #include <cstddef>
 
-#include "base/executor.h"
+#include "base/threads/executor.h"
 
 namespace gradwire::rpc {
 

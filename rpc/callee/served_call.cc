@@ -4,8 +4,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
-#include "base/crash_handler.h"
 #include "base/error.h"
+#include "base/process/crash_handler.h"
 #include "codec/codec_containers.h"
 #include "rpc/agent.h"
 #include "rpc/agent/current_agent.h"

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "base/cancellation.h"
-#include "base/execution_state.h"
+#include "base/threads/cancellation.h"
+#include "base/threads/execution_state.h"
 #include "proto/rpc.pb.h"
 #include "rpc/callee/registry.h"
 #include "rpc/callee/server.h"

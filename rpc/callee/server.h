@@ -6,10 +6,10 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
-#include "base/cancellation.h"
 #include "base/mutex.h"
-#include "base/strand.h"
-#include "base/thread_pool.h"
+#include "base/threads/cancellation.h"
+#include "base/threads/strand.h"
+#include "base/threads/thread_pool.h"
 #include "rpc/agent/extension.h"
 #include "rpc/callee/callee_cost.h"
 #include "rpc/callee/deduplicator.h"

@@ -5,7 +5,7 @@
 #include <typeinfo>
 
 #include "absl/status/status.h"
-#include "base/executor.h"
+#include "base/threads/executor.h"
 #include "codec/codec.h"
 #include "codec/incoming_payload.h"
 #include "proto/rpc.pb.h"

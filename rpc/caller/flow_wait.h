@@ -5,8 +5,8 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "base/executor.h"
-#include "base/timer_queue.h"
+#include "base/threads/executor.h"
+#include "base/threads/timer_queue.h"
 #include "rpc/link/flow_window.h"
 
 namespace gradwire::rpc {

@@ -4,8 +4,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/error.h"
-#include "base/host.h"
 #include "base/log.h"
+#include "base/process/host.h"
 #include "rpc/link/goodbye.h"
 #include "rpc/link/link.h"
 

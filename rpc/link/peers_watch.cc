@@ -2,8 +2,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/error.h"
-#include "base/host.h"
 #include "base/log.h"
+#include "base/process/host.h"
 #include "codec/codec_containers.h"
 #include "rpc/link/departures_codec.h"
 #include "rpc/link/goodbye.h"

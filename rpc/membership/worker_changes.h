@@ -9,10 +9,10 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
-#include "base/executor.h"
 #include "base/future.h"
 #include "base/mutex.h"
-#include "base/strand.h"
+#include "base/threads/executor.h"
+#include "base/threads/strand.h"
 #include "rpc/worker.h"
 #include "rpc/worker_state.h"
 

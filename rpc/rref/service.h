@@ -16,7 +16,7 @@
 #include "absl/time/time.h"
 #include "base/future.h"
 #include "base/mutex.h"
-#include "base/strand.h"
+#include "base/threads/strand.h"
 #include "codec/encoder.h"
 #include "codec/id.h"
 #include "proto/value.pb.h"

@@ -8,7 +8,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "base/host.h"
+#include "base/process/host.h"
 #include "base/random_id.h"
 
 namespace gradwire::store {

@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/error.h"
-#include "base/host.h"
+#include "base/process/host.h"
 #include "store/init/init_internal.h"
 #include "store/init/process_place.h"
 #include "store/prefix_store.h"

@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/error.h"
-#include "base/host.h"
+#include "base/process/host.h"
 #include "base/random_id.h"
 #include "store/formation/multicast_election.h"
 #include "store/init/init_internal.h"

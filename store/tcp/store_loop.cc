@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/error.h"
-#include "base/thread_pool.h"
+#include "base/threads/thread_pool.h"
 
 namespace gradwire::store {
 

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "base/executor.h"
+#include "base/threads/executor.h"
 #include "transport/event_loop.h"
 
 namespace gradwire {

@@ -8,9 +8,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "base/executor.h"
 #include "base/future.h"
 #include "base/mutex.h"
+#include "base/threads/executor.h"
 #include "proto/store.pb.h"
 #include "transport/connection.h"
 

@@ -1,6 +1,6 @@
 #include "store/tcp/this_machine.h"
 
-#include "base/host.h"
+#include "base/process/host.h"
 #include "gtest/gtest.h"
 
 namespace gradwire::store {

@@ -16,7 +16,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "base/host.h"
+#include "base/process/host.h"
 #include "tests/launch/launch_process.h"
 
 namespace gradwire::tests {

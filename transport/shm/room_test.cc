@@ -8,7 +8,7 @@
 #include <thread>
 
 #include "base/clock.h"
-#include "base/poller.h"
+#include "base/threads/poller.h"
 #include "gtest/gtest.h"
 #include "transport/event_loop.h"
 #include "transport/recording_listener.h"

@@ -12,7 +12,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "base/error.h"
-#include "base/host.h"
+#include "base/process/host.h"
 #include "base/random_id.h"
 
 namespace gradwire::transport {

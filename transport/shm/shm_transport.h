@@ -9,7 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "base/poller.h"
+#include "base/threads/poller.h"
 #include "security/limits.h"
 #include "transport/buffer_pool.h"
 #include "transport/event_loop.h"

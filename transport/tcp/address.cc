@@ -18,7 +18,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "base/error.h"
-#include "base/host.h"
+#include "base/process/host.h"
 #include "transport/descriptor.h"
 
 namespace gradwire::transport {

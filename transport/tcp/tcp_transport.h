@@ -4,7 +4,7 @@
 #include <string>
 
 #include "absl/time/time.h"
-#include "base/poller.h"
+#include "base/threads/poller.h"
 #include "security/limits.h"
 #include "transport/buffer_pool.h"
 #include "transport/event_loop.h"

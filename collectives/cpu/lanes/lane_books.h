@@ -12,8 +12,8 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "base/executor.h"
 #include "base/future.h"
+#include "base/threads/executor.h"
 #include "collectives/cpu/lanes/lane.h"
 #include "collectives/cpu/span.h"
 

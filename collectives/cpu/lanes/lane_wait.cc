@@ -10,7 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
-#include "base/poller.h"
+#include "base/threads/poller.h"
 #include "collectives/cpu/lanes/lane_core.h"
 
 namespace gradwire::collectives::cpu {

@@ -7,8 +7,8 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "base/executor.h"
 #include "base/future.h"
+#include "base/threads/executor.h"
 #include "collectives/cpu/span.h"
 #include "store/store.h"
 

@@ -10,8 +10,8 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "base/executor.h"
 #include "base/future.h"
+#include "base/threads/executor.h"
 #include "collectives/cpu/mesh/mesh_link.h"
 #include "collectives/cpu/span.h"
 

@@ -12,7 +12,7 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
-#include "base/poller.h"
+#include "base/threads/poller.h"
 #include "tools/bench/run/measure.h"
 #include "tools/bench/suites/floors.h"
 

@@ -11,7 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "base/clock.h"
 #include "base/error.h"
-#include "base/host.h"
+#include "base/process/host.h"
 #include "base/random_id.h"
 #include "tools/launch/job/environment.h"
 #include "tools/launch/options/layout.h"

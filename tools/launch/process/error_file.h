@@ -28,7 +28,7 @@ struct ErrorRecord {
   // One line of at most kMaxErrorMessage bytes of UTF-8 without control characters.
   std::string message;
   std::optional<absl::Time> time;  // as the worker says
-  // It ended well, but without leaving its group of workers (base/last_words.h).
+  // It ended well, but without leaving its group of workers (base/process/last_words.h).
   bool left_its_group = false;
 };
 inline constexpr size_t kMaxErrorMessage = 500;

@@ -1,11 +1,11 @@
-#include "base/strand.h"
+#include "base/threads/strand.h"
 
 #include <optional>
 #include <vector>
 
-#include "base/execution_state.h"
 #include "base/future.h"
-#include "base/thread_pool.h"
+#include "base/threads/execution_state.h"
+#include "base/threads/thread_pool.h"
 #include "gtest/gtest.h"
 
 namespace gradwire {

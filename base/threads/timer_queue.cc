@@ -1,4 +1,4 @@
-#include "base/timer_queue.h"
+#include "base/threads/timer_queue.h"
 
 #include <pthread.h>
 

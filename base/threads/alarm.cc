@@ -1,4 +1,4 @@
-#include "base/alarm.h"
+#include "base/threads/alarm.h"
 
 #include <sys/timerfd.h>
 #include <unistd.h>

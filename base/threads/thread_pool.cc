@@ -1,4 +1,4 @@
-#include "base/thread_pool.h"
+#include "base/threads/thread_pool.h"
 
 #include <pthread.h>
 #include <unistd.h>
@@ -13,9 +13,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
-#include "base/execution_state.h"
 #include "base/log.h"
-#include "base/patience.h"
+#include "base/threads/execution_state.h"
+#include "base/threads/patience.h"
 
 namespace gradwire {
 namespace {

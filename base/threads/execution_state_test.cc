@@ -1,4 +1,4 @@
-#include "base/execution_state.h"
+#include "base/threads/execution_state.h"
 
 #include <thread>
 

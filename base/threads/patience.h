@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "base/poller.h"
+#include "base/threads/poller.h"
 
 namespace gradwire {
 

@@ -1,4 +1,4 @@
-#include "base/patience.h"
+#include "base/threads/patience.h"
 
 #include <time.h>
 

@@ -1,4 +1,4 @@
-#include "base/crash_handler.h"
+#include "base/process/crash_handler.h"
 
 #include <execinfo.h>
 #include <signal.h>
@@ -13,7 +13,7 @@
 #include <cstdlib>
 
 #include "absl/debugging/symbolize.h"
-#include "base/last_words.h"
+#include "base/process/last_words.h"
 #include "base/safe_text.h"
 
 // There only in a program that was built with one of them, of which the libraries may know nothing.

@@ -10,10 +10,10 @@
 #include <utility>
 #include <vector>
 
-#include "base/execution_state.h"
 #include "base/future.h"
 #include "base/mutex.h"
-#include "base/thread_pool.h"
+#include "base/threads/execution_state.h"
+#include "base/threads/thread_pool.h"
 #include "gtest/gtest.h"
 
 namespace gradwire {

@@ -1,4 +1,4 @@
-#include "base/thread_pool.h"
+#include "base/threads/thread_pool.h"
 
 #include <algorithm>
 #include <atomic>
@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "base/execution_state.h"
 #include "base/future.h"
+#include "base/threads/execution_state.h"
 #include "gtest/gtest.h"
 
 namespace gradwire {

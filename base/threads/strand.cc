@@ -1,9 +1,9 @@
-#include "base/strand.h"
+#include "base/threads/strand.h"
 
 #include <atomic>
 #include <utility>
 
-#include "base/execution_state.h"
+#include "base/threads/execution_state.h"
 
 namespace gradwire {
 

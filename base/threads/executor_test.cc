@@ -1,11 +1,11 @@
-#include "base/executor.h"
+#include "base/threads/executor.h"
 
 #include <memory>
 #include <utility>
 #include <vector>
 
-#include "base/execution_state.h"
-#include "base/thread_pool.h"
+#include "base/threads/execution_state.h"
+#include "base/threads/thread_pool.h"
 #include "gtest/gtest.h"
 
 namespace gradwire {

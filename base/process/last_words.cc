@@ -1,4 +1,4 @@
-#include "base/last_words.h"
+#include "base/process/last_words.h"
 
 #include <fcntl.h>
 #include <time.h>

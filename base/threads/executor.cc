@@ -1,8 +1,8 @@
-#include "base/executor.h"
+#include "base/threads/executor.h"
 
 #include <utility>
 
-#include "base/execution_state.h"
+#include "base/threads/execution_state.h"
 
 namespace gradwire {
 namespace {

@@ -1,4 +1,4 @@
-#include "base/process_identity.h"
+#include "base/process/process_identity.h"
 
 #include <signal.h>
 #include <unistd.h>
@@ -13,7 +13,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "base/host.h"
+#include "base/process/host.h"
 
 namespace gradwire {
 namespace {

@@ -13,10 +13,10 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "base/alarm.h"
-#include "base/executor.h"
 #include "base/mutex.h"
-#include "base/poller.h"
+#include "base/threads/alarm.h"
+#include "base/threads/executor.h"
+#include "base/threads/poller.h"
 
 namespace gradwire {
 
