@@ -1,4 +1,4 @@
-#include "collectives/data_parallel/distributed_sampler.h"
+#include "data_parallel/distributed_sampler.h"
 
 #include <ATen/ops/scalar_tensor.h>
 #include <torch/serialize/input-archive.h>

@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "collectives/data_parallel/named_tensor.h"
 #include "collectives/process_group.h"
+#include "data_parallel/named_tensor.h"
 
 namespace gradwire::collectives {
 

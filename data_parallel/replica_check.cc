@@ -1,4 +1,4 @@
-#include "collectives/data_parallel/replica_check.h"
+#include "data_parallel/replica_check.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>

@@ -1,4 +1,4 @@
-#include "collectives/data_parallel/reducer.h"
+#include "data_parallel/reducer.h"
 
 #include <ATen/ops/as_strided.h>
 #include <ATen/ops/empty.h>
@@ -11,11 +11,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/error.h"
-#include "collectives/data_parallel/coalesced_broadcast.h"
-#include "collectives/data_parallel/reducer_hooks.h"
-#include "collectives/data_parallel/replica_check.h"
-#include "collectives/data_parallel/same_memory.h"
 #include "collectives/group/rank_names.h"
+#include "data_parallel/coalesced_broadcast.h"
+#include "data_parallel/reducer_hooks.h"
+#include "data_parallel/replica_check.h"
+#include "data_parallel/same_memory.h"
 
 namespace gradwire::collectives {
 

@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "collectives/data_parallel/module_reducer.h"
-#include "collectives/data_parallel/tensors_in.h"
+#include "data_parallel/module_reducer.h"
+#include "data_parallel/tensors_in.h"
 
 namespace gradwire::collectives {
 

@@ -9,7 +9,7 @@
 #include <optional>
 #include <vector>
 
-#include "collectives/data_parallel/sampler_indices.h"
+#include "data_parallel/sampler_indices.h"
 
 namespace gradwire::collectives {
 

@@ -1,4 +1,4 @@
-#include "collectives/data_parallel/distributed_sampler.h"
+#include "data_parallel/distributed_sampler.h"
 
 #include <gtest/gtest.h>
 #include <torch/serialize/input-archive.h>

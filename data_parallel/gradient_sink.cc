@@ -1,4 +1,4 @@
-#include "collectives/data_parallel/gradient_sink.h"
+#include "data_parallel/gradient_sink.h"
 
 #include <atomic>
 

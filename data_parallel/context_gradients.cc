@@ -1,4 +1,4 @@
-// Lets replicated parameters (collectives/data_parallel) find the gradients of the autograd context whose backward pass
+// Lets replicated parameters (data_parallel) find the gradients of the autograd context whose backward pass
 // runs on the calling thread.
 
 #include <utility>
@@ -9,7 +9,7 @@
 #include "autograd/pass/engine.h"
 #include "base/error.h"
 #include "base/mutex.h"
-#include "collectives/data_parallel/gradient_sink.h"
+#include "data_parallel/gradient_sink.h"
 #include "rpc/agent.h"
 
 namespace gradwire::autograd {

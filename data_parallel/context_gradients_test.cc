@@ -8,7 +8,7 @@
 #include "autograd/context.h"
 #include "base/error.h"
 #include "codec/torch/tensor_codec.h"
-#include "collectives/data_parallel/test_modules.h"
+#include "data_parallel/test_modules.h"
 #include "rpc/call.h"
 #include "rpc/registration.h"
 #include "rpc/testing/group.h"

@@ -1,4 +1,4 @@
-#include "collectives/data_parallel/ready_state.h"
+#include "data_parallel/ready_state.h"
 
 #include <utility>
 

@@ -12,10 +12,10 @@
 
 #include "absl/status/status.h"
 #include "base/mutex.h"
-#include "collectives/data_parallel/gradient_sink.h"
-#include "collectives/data_parallel/named_tensor.h"
-#include "collectives/data_parallel/ready_state.h"
 #include "collectives/process_group.h"
+#include "data_parallel/gradient_sink.h"
+#include "data_parallel/named_tensor.h"
+#include "data_parallel/ready_state.h"
 
 namespace gradwire::collectives {
 

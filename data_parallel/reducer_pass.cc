@@ -12,8 +12,8 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "base/error.h"
-#include "collectives/data_parallel/reducer.h"
-#include "collectives/data_parallel/same_memory.h"
+#include "data_parallel/reducer.h"
+#include "data_parallel/same_memory.h"
 
 namespace gradwire::collectives {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "absl/strings/match.h"
 #include "base/error.h"
-#include "collectives/data_parallel/test_modules.h"
+#include "data_parallel/test_modules.h"
 
 namespace gradwire::collectives {
 namespace {

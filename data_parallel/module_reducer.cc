@@ -1,4 +1,4 @@
-#include "collectives/data_parallel/module_reducer.h"
+#include "data_parallel/module_reducer.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,4 @@
-#include "collectives/data_parallel/sampler_indices.h"
+#include "data_parallel/sampler_indices.h"
 
 #include <numeric>
 #include <random>
