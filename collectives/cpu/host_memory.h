@@ -11,7 +11,7 @@
 #include "absl/time/time.h"
 #include "store/store.h"
 #include "transport/descriptor.h"
-#include "transport/shm/shared_memory.h"
+#include "transport/shm/memory/shared_memory.h"
 
 namespace gradwire::collectives::cpu {
 

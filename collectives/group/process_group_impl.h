@@ -14,12 +14,12 @@
 #include "collectives/checks/argument_checks.h"
 #include "collectives/flight/coarse_clock.h"
 #include "collectives/group/agreement.h"
-#include "collectives/group/async_queue.h"
 #include "collectives/group/group_identity.h"
 #include "collectives/group/operations.h"
-#include "collectives/group/turnstile.h"
 #include "collectives/group_backend.h"
 #include "collectives/process_group.h"
+#include "collectives/queue/async_queue.h"
+#include "collectives/queue/turnstile.h"
 
 namespace gradwire::collectives {
 

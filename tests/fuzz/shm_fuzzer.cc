@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "transport/event_loop.h"
-#include "transport/shm/arena.h"
+#include "transport/shm/memory/arena.h"
 #include "transport/shm/raw_peer.h"
 #include "transport/shm/shm_transport.h"
 

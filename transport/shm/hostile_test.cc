@@ -18,7 +18,7 @@
 #include "gtest/gtest.h"
 #include "transport/process_counts.h"
 #include "transport/recording_listener.h"
-#include "transport/shm/arena.h"
+#include "transport/shm/memory/arena.h"
 #include "transport/shm/raw_peer.h"
 #include "transport/shm/shm_transport.h"
 

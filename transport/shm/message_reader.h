@@ -11,8 +11,8 @@
 #include "security/limits.h"
 #include "transport/buffer_pool.h"
 #include "transport/message.h"
-#include "transport/shm/arena_peer.h"
-#include "transport/shm/ring_consumer.h"
+#include "transport/shm/memory/arena_peer.h"
+#include "transport/shm/memory/ring_consumer.h"
 
 namespace gradwire::transport {
 

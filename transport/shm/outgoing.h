@@ -8,7 +8,7 @@
 
 #include "absl/container/inlined_vector.h"
 #include "transport/message.h"
-#include "transport/shm/ring_producer.h"
+#include "transport/shm/memory/ring_producer.h"
 
 namespace gradwire::transport {
 

@@ -8,7 +8,7 @@
 #include <cstring>
 #include <utility>
 
-#include "transport/shm/arena.h"
+#include "transport/shm/memory/arena.h"
 #include "transport/shm/shm_address.h"
 
 namespace gradwire::transport {

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "transport/descriptor.h"
-#include "transport/shm/control_socket.h"
-#include "transport/shm/ring.h"
-#include "transport/shm/shared_memory.h"
+#include "transport/shm/memory/control_socket.h"
+#include "transport/shm/memory/ring.h"
+#include "transport/shm/memory/shared_memory.h"
 
 namespace gradwire::transport {
 

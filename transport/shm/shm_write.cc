@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/error.h"
-#include "transport/shm/copy.h"
+#include "transport/shm/memory/copy.h"
 #include "transport/shm/message_sizes.h"
 #include "transport/shm/shm_connection.h"
 

@@ -11,8 +11,8 @@
 #include "absl/types/optional.h"
 #include "base/mutex.h"
 #include "transport/message.h"
-#include "transport/shm/arena.h"
-#include "transport/shm/shared_memory.h"
+#include "transport/shm/memory/arena.h"
+#include "transport/shm/memory/shared_memory.h"
 
 namespace gradwire::transport {
 

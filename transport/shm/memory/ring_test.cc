@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "transport/shm/ring_consumer.h"
-#include "transport/shm/ring_producer.h"
+#include "transport/shm/memory/ring_consumer.h"
+#include "transport/shm/memory/ring_producer.h"
 
 namespace gradwire::transport {
 namespace {

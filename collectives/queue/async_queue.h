@@ -9,7 +9,7 @@
 #include "absl/functional/any_invocable.h"
 #include "absl/functional/function_ref.h"
 #include "base/mutex.h"
-#include "collectives/group/turnstile.h"
+#include "collectives/queue/turnstile.h"
 
 namespace gradwire::collectives {
 

@@ -1,4 +1,4 @@
-#include "transport/shm/ring_producer.h"
+#include "transport/shm/memory/ring_producer.h"
 
 #include <algorithm>
 #include <cstring>

@@ -1,4 +1,4 @@
-#include "transport/shm/control_socket.h"
+#include "transport/shm/memory/control_socket.h"
 
 #include <sys/socket.h>
 #include <sys/uio.h>

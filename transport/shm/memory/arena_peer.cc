@@ -1,4 +1,4 @@
-#include "transport/shm/arena_peer.h"
+#include "transport/shm/memory/arena_peer.h"
 
 #include <utility>
 

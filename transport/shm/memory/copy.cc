@@ -1,4 +1,4 @@
-#include "transport/shm/copy.h"
+#include "transport/shm/memory/copy.h"
 
 #include <cstring>
 

@@ -1,4 +1,4 @@
-#include "collectives/group/async_queue.h"
+#include "collectives/queue/async_queue.h"
 
 #include <utility>
 

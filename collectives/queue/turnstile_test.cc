@@ -1,11 +1,11 @@
-#include "collectives/group/turnstile.h"
+#include "collectives/queue/turnstile.h"
 
 #include <gtest/gtest.h>
 
 #include <thread>
 #include <vector>
 
-#include "collectives/group/async_queue.h"
+#include "collectives/queue/async_queue.h"
 
 namespace gradwire::collectives {
 namespace {

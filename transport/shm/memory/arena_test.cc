@@ -3,8 +3,8 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "transport/shm/arena_owner.h"
-#include "transport/shm/arena_peer.h"
+#include "transport/shm/memory/arena_owner.h"
+#include "transport/shm/memory/arena_peer.h"
 
 namespace gradwire::transport {
 namespace {

@@ -8,8 +8,8 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "transport/message.h"
-#include "transport/shm/arena.h"
-#include "transport/shm/shared_memory.h"
+#include "transport/shm/memory/arena.h"
+#include "transport/shm/memory/shared_memory.h"
 
 namespace gradwire::transport {
 
