@@ -56,6 +56,14 @@ class Structure(unittest.TestCase):
                          ["CONTRIBUTING.md: other layers than in ARCHITECTURE.md"])
         self.assertEqual(self.problems({}, (LINE, "no line\n")), ["CONTRIBUTING.md: no line of layers"])
 
+    def test_packages_and_build_files_that_are_too_large(self):
+        at_the_limit = {f"base/{i}.cc": "" for i in range(40)}
+        at_the_limit["base/BUILD.bazel"] = "\n" * 250
+        self.assertEqual(self.problems(at_the_limit), [])
+        self.assertEqual(self.problems({**at_the_limit, "base/x.h": "", "base/BUILD.bazel": "\n" * 251}),
+                         ["base: has 41 source files, expected at most 40; split the package",
+                          "base/BUILD.bazel: has 251 lines, expected at most 250; split the package"])
+
     def test_headers_behind_a_header(self):
         with tempfile.TemporaryDirectory() as root:
             for name, text in (("a.h", '#include "b.h"\n#include <c>\n'), ("b.h", '#include "a.h"\n#include "c.h"\n'),
