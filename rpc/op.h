@@ -6,7 +6,7 @@
 namespace gradwire::rpc {
 
 // An ATen operator as a callee: Op("aten::add"), or with the overload fixed Op("aten::add.Tensor"). Which
-// operators a worker runs for others is listed in rpc/operator_allow_list.cc.
+// operators a worker runs for others is listed in rpc/torch/operator_allow_list.cc.
 //   at::Tensor y = rpc_sync<at::Tensor>("worker1", Op("aten::add"), x, 3, kw("alpha", 2));
 struct Op {
   explicit Op(std::string operator_name) : name(std::move(operator_name)) {}
