@@ -159,10 +159,10 @@ bool Pass::begin_planned() {
 absl::Status Pass::mark_planned_locked(const std::vector<std::shared_ptr<SendNode>>& nodes) {
   // Only who has sent tensors of the plan gets a message of a planned pass.
   if (id_.origin != self_.incarnation && nodes.empty()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("malformed plan of a backward pass: got ", plan_.tensors(),
-                     " tensors and none that this worker sent, expected at most ", Onward::kMaxTensors,
-                     " and at least one of its own"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "malformed plan of a backward pass: got no tensor that this worker sent, expected at least "
+        "one, and at most ",
+        Onward::kMaxTensors, " in all"));
   }
   auto node = nodes.begin();
   for (const Onward& part : plan_.parts()) {
@@ -509,6 +509,11 @@ void Pass::drain() {
       }
       if (!status.ok()) {
         state_.fail(here(status), actions);
+        mutex_.unlock();
+        // As above.
+        task.reset();
+        executor.reset();
+        mutex_.lock();
         break;
       }
       if (task->recv != nullptr) {

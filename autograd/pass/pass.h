@@ -148,6 +148,7 @@ class Pass : public std::enable_shared_from_this<Pass> {
   // Const once a message has been sent or has come. The header lacks the plan.
   proto::Pass header_;
   const rpc::Id id_;
+  // Const once a message has been sent or has come. At the root the whole, elsewhere the part that came.
   Plan plan_;
   const absl::Time deadline_;
   const Ended ended_;
