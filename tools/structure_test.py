@@ -44,6 +44,17 @@ class Structure(unittest.TestCase):
         self.assertEqual(self.problems({"codec/torch/a.h": "#pragma once\n#include \"store/x.h\"\n"}),
                          ["codec/torch/a.h:2: codec uses store, which is not below it"])
 
+    def test_labels_and_includes_in_other_forms(self):
+        self.assertEqual(self.problems({"store/BUILD.bazel": 'cc_library(name = "a", deps = ["@//rpc:b"], data = ["//:LICENSE"])',
+                                        "store/defs.bzl": 'DEPS = ["//base", "//rpc:c"]',
+                                        "codec/a.h": "#include <rpc/a.h>\n"}),
+                         ["codec/a.h:1: codec uses rpc, which is not below it",
+                          "store/BUILD.bazel:1: store uses rpc, which is not below it",
+                          "store/defs.bzl:1: store uses rpc, which is not below it"])
+
+    def test_a_folder_in_no_layer(self):
+        self.assertEqual(self.problems({"new/a.h": '#include "base/x.h"\n'}), ["new is in no layer"])
+
     def test_only_tests_use_tests(self):
         rule = '{}(name = "a", deps = ["//tests/x:y"]{})'
         for call in (rule.format("cc_test", ""), rule.format("cc_library", ", testonly = True")):
