@@ -25,7 +25,7 @@
 namespace gradwire::autograd {
 
 struct DistributedOptimizerOptions {
-  // See optimizer_shard.h.
+  // See autograd/optimizer/optimizer_shard.h.
   Consistency consistency = Consistency::kWait;
   // How many trainers kSync gathers.
   int64_t trainers = 1;

@@ -16,7 +16,7 @@ struct AutogradStatistics {
   // Messages of contexts that had been released when they came; they were dropped. Since the agent started.
   uint64_t late_messages = 0;
   // What is kept of released contexts, so that late messages do not make them again, and of how many origins. Both are
-  // bounded (context_table.h).
+  // bounded (autograd/context/context_table.h).
   std::size_t released_contexts = 0;
   std::size_t context_origins = 0;
   // Passes that live contexts remember, ended ones too; bounded for each context.

@@ -24,7 +24,7 @@ enum class TensorSharing {
   kBorrow,
 };
 
-// Turns tensors into bytes and back. Installed once per process by //rpc:tensor_codec. Thread-safe.
+// Turns tensors into bytes and back. Installed once per process by //codec/torch:tensor_backend. Thread-safe.
 class TensorBackend {
  public:
   virtual ~TensorBackend() = default;

@@ -19,7 +19,7 @@ bool is_wait_timeout(const absl::Status& status);
 
 // A small table of keys and values that the processes of a job share: how they find one another, number
 // themselves and agree before any other connection stands. Keys and values are bytes; a value may be empty;
-// limits.h bounds both.
+// store/memory/limits.h bounds both.
 //
 // Every call ends by a deadline: the timeout it was given, else timeout(), 300 s unless set. A timeout of
 // zero looks once, an infinite one waits for ever. A wait that runs out ends with DeadlineExceeded, which
@@ -27,8 +27,8 @@ bool is_wait_timeout(const absl::Status& status);
 // answer in time, because its host is paused or cut off; is_wait_timeout() tells the two apart.
 //
 // The methods without try_ throw Error and are for programs; those with try_ return the same as a Status and
-// are for layers that hand errors on themselves. Common to all: ResourceExhausted when a limit of limits.h is
-// passed, Unavailable when the process or file behind the store cannot be reached.
+// are for layers that hand errors on themselves. Common to all: ResourceExhausted when a limit of
+// store/memory/limits.h is passed, Unavailable when the process or file behind the store cannot be reached.
 //
 // Thread-safe. A store outlives the calls on it; nothing runs callbacks.
 class Store {

@@ -10,7 +10,7 @@
 #include "autograd/context.h"
 #include "autograd/optimizer/learning_rates.h"
 #include "autograd/optimizer/optimizer_shard.h"
-#include "autograd/optimizer/parameter_owners.h"
+#include "autograd/pass/parameter_owners.h"
 #include "base/mutex.h"
 #include "rpc/agent.h"
 #include "rpc/destination.h"

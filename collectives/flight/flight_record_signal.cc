@@ -1,4 +1,4 @@
-#include "collectives/flight/flight_record_signal.h"
+#include "collectives/flight_record_signal.h"
 
 #include <semaphore.h>
 #include <signal.h>

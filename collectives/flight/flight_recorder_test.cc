@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "collectives/flight/coarse_clock.h"
-#include "collectives/flight/flight_record_signal.h"
+#include "collectives/flight_record_signal.h"
 
 namespace gradwire::collectives {
 namespace {

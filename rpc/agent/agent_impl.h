@@ -35,7 +35,7 @@ class AgentImpl : public Peers::Sink, public Directory::Listener {
   // the caller leaves his tensors alone until then; else what has not left is copied here. `id`: from `pending`.
   void send(uint64_t id, proto::Envelope& envelope, std::vector<transport::Buffer> buffers, bool borrow,
             PendingCalls::Taken call);
-  // The same for a call that has a repeatable request (agent_retries.cc).
+  // The same for a call that has a repeatable request (rpc/caller/agent_retries.cc).
   void send_repeatable(uint64_t id, PendingCalls::Taken call);
   void cancel(uint64_t id, absl::Status reason);
 

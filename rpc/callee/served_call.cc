@@ -10,9 +10,9 @@
 #include "rpc/agent.h"
 #include "rpc/agent/current_agent.h"
 #include "rpc/call_context.h"
-#include "rpc/callee/lazy_references.h"
 #include "rpc/callee/registry.h"
 #include "rpc/link/link.h"
+#include "rpc/rref/lazy_references.h"
 
 namespace gradwire::rpc {
 namespace {

@@ -9,9 +9,9 @@
 #include "codec/encoder.h"
 #include "codec/incoming_payload.h"
 #include "proto/rpc.pb.h"
-#include "rpc/callee/lazy_references.h"
 #include "rpc/destination.h"
 #include "rpc/link/envelope.h"
+#include "rpc/rref/lazy_references.h"
 #include "rpc/worker.h"
 
 namespace gradwire::rpc {

@@ -4,7 +4,7 @@
 #include "base/error.h"
 #include "proto/rpc.pb.h"
 #include "rpc/agent.h"
-#include "rpc/callee/lazy_references.h"
+#include "rpc/rref/lazy_references.h"
 #include "rpc/rref/service.h"
 
 // How RRefs travel in the payloads of calls.

@@ -16,7 +16,7 @@
 
 namespace gradwire::transport {
 
-// Puts messages together from the records of a ring (ring.h). Everything is copied into memory of this process before
+// Puts messages together from the records of a ring (transport/shm/memory/ring.h). Everything is copied into memory of this process before
 // it is looked at; lengths are checked against the limits before memory is allocated; blocks of the arena become
 // buffers as they are. Not thread-safe. After an error it must not be used again.
 //

@@ -1,4 +1,4 @@
-// The handshake of a writer that finds the ring full and a reader that makes room at that moment (ring.h).
+// The handshake of a writer that finds the ring full and a reader that makes room at that moment (transport/shm/memory/ring.h).
 
 #include <atomic>
 #include <cstdint>

@@ -18,8 +18,8 @@
 #include "absl/time/clock.h"
 #include "base/testing/test_needs.h"
 #include "store/tcp_store.h"
-#include "tests/chaos/hosts.h"
 #include "tests/chaos/worker_process.h"
+#include "tests/partition/hosts.h"
 
 namespace chaos {
 namespace {
@@ -40,9 +40,9 @@ class HostsWithWorkers {
       : store_(Hosts::own_address(), 0, {.world_size = std::nullopt, .is_master = true}), lines_(kWorkers) {
     for (int worker = 0; worker < kWorkers; ++worker) {
       processes_.push_back(std::make_unique<WorkerProcess>(
-          std::vector<std::string>{"/usr/bin/unshare", "-n", "tests/chaos/host_worker", Hosts::own_address(),
-                                   absl::StrCat(store_.port()), run, absl::StrCat(worker),
-                                   absl::StrCat(kWorkers),
+          std::vector<std::string>{"/usr/bin/unshare", "-n", "tests/partition/host_worker",
+                                   Hosts::own_address(), absl::StrCat(store_.port()), run,
+                                   absl::StrCat(worker), absl::StrCat(kWorkers),
                                    absl::StrCat(absl::ToInt64Milliseconds(suspect_after)),
                                    absl::StrCat(absl::ToInt64Milliseconds(dead_after))},
           absl::StrCat(::testing::TempDir(), "/", run, worker, ".log")));

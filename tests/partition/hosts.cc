@@ -1,4 +1,4 @@
-#include "tests/chaos/hosts.h"
+#include "tests/partition/hosts.h"
 
 #include <sched.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-#include "autograd/optimizer/parameter_owners.h"
+#include "autograd/pass/parameter_owners.h"
 
 #include <algorithm>
 
