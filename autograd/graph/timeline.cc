@@ -6,8 +6,12 @@
 namespace gradwire::autograd {
 namespace {
 
-// For searches among threads, which are sorted by id.
-constexpr auto kBefore = [](const auto& thread, uint64_t id) { return thread.id < id; };
+// Where the thread with this id is, or would have to be inserted. `threads` are sorted by id.
+template <class Threads>
+auto find_thread(Threads& threads, uint64_t id) {
+  return std::lower_bound(threads.begin(), threads.end(), id,
+                          [](const auto& thread, uint64_t wanted) { return thread.id < wanted; });
+}
 
 }  // namespace
 
@@ -17,7 +21,7 @@ std::shared_ptr<Timeline::Frame> Timeline::add_frame(Path path) {
 
 void Timeline::enter(const std::shared_ptr<Frame>& frame, uint64_t thread, uint64_t number) {
   MutexLock lock(mutex_);
-  auto found = std::lower_bound(threads_.begin(), threads_.end(), thread, kBefore);
+  auto found = find_thread(threads_, thread);
   if (found == threads_.end() || found->id != thread) found = threads_.insert(found, Thread{thread, {}});
   absl::InlinedVector<Stretch, 1>& stretches = found->stretches;
   // The thread goes on where it stopped, and nobody has worked for the frame in the meantime.
@@ -33,7 +37,7 @@ void Timeline::leave_unused(const Frame& frame, uint64_t thread, uint64_t number
   // Destroyed without the lock.
   std::shared_ptr<Frame> dropped;
   MutexLock lock(mutex_);
-  auto found = std::lower_bound(threads_.begin(), threads_.end(), thread, kBefore);
+  auto found = find_thread(threads_, thread);
   if (found == threads_.end() || found->id != thread || found->stretches.empty()) return;
   Stretch& last = found->stretches.back();
   if (last.frame.get() != &frame || last.begin != number) return;
@@ -43,7 +47,7 @@ void Timeline::leave_unused(const Frame& frame, uint64_t thread, uint64_t number
 
 Timeline::Place Timeline::place(uint64_t thread, uint64_t number) const {
   MutexLock lock(mutex_);
-  const auto found = std::lower_bound(threads_.begin(), threads_.end(), thread, kBefore);
+  const auto found = find_thread(threads_, thread);
   if (found == threads_.end() || found->id != thread) return {nullptr, {thread, number}};
   const absl::InlinedVector<Stretch, 1>& stretches = found->stretches;
   auto next = stretches.end();

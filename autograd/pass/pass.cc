@@ -492,25 +492,17 @@ void Pass::drain() {
       absl::Status status = executor->run(*task);
       if (status.ok()) status = keep(*task);
       mutex_.lock();
-      if (state_.ended()) {
-        mutex_.unlock();
-        // Here and not under the lock: with the graph go objects of the user's.
-        task.reset();
-        executor.reset();
-        mutex_.lock();
-        break;
-      }
-      if (status.ok()) {
+      if (status.ok() && !state_.ended()) {
         try {
           executor->finished(*task);
         } catch (...) {
           status = with_context(status_from_exception(std::current_exception()), "adding up gradients");
         }
       }
-      if (!status.ok()) {
-        state_.fail(here(status), actions);
+      if (!status.ok() && !state_.ended()) state_.fail(here(status), actions);
+      if (!status.ok() || state_.ended()) {
         mutex_.unlock();
-        // As above.
+        // Here and not under the lock: with the graph go objects of the user's.
         task.reset();
         executor.reset();
         mutex_.lock();
