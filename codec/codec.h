@@ -35,8 +35,8 @@ namespace gradwire::rpc {
 // must not take a lock that anybody holds while he calls or waits.
 //
 // Covered: here numbers, bool and strings; in codec/codec_containers.h optional, pair, tuple, vector, map,
-// complex, protobuf messages and absl::Status; in rpc/rref.h RRef<T>; in codec/torch/tensor_codec.h at::Tensor; in
-// codec/torch/ivalue_codec.h c10::IValue.
+// complex, protobuf messages and absl::Status; in rpc/rref.h RRef<T>; in codec/torch/tensor_codec.h
+// at::Tensor; in codec/torch/ivalue_codec.h c10::IValue.
 template <class T, class Enable = void>
 struct Codec;
 
@@ -56,8 +56,7 @@ constexpr void require_codec() {
       HasCodec<T>::value,
       "a value of this type cannot be sent, because it has no Codec: include the header of its Codec "
       "(codec/codec_containers.h, rpc/rref.h, codec/torch/tensor_codec.h, codec/torch/ivalue_codec.h) or "
-      "specialise "
-      "gradwire::rpc::Codec for it (codec/codec.h has an example)");
+      "specialise gradwire::rpc::Codec for it (codec/codec.h has an example)");
 }
 
 // Codec<T>::type_name().

@@ -177,7 +177,7 @@ class LocalExecutor {
     absl::InlinedVector<Incoming, 1> incoming;
     torch::autograd::InputBuffer buffer{0};
     std::optional<Timeline::Place> place;
-    // Of a recv node: the outputs reached and, with inputs_only, those that lead on to an input.
+    // For a recv node: the outputs that the walk reached, and with inputs_only those that lead on to an input.
     Flags marked;
     Flags needed_outputs;
   };

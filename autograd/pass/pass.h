@@ -109,7 +109,7 @@ class Pass : public std::enable_shared_from_this<Pass> {
   void begin_fast();
   // Whether a planned message of this worker's own leads on to what it received.
   bool begin_planned();
-  // What a worker marks does not lead out of its part.
+  // Internal: a walk reached a tensor that this worker's part of the plan lacks.
   static absl::Status check_planned(const Onward& part, const LocalExecutor::Reach& reach);
   absl::Status mark_planned_locked(const std::vector<std::shared_ptr<SendNode>>& nodes)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -10,9 +10,10 @@ namespace gradwire::autograd {
 
 // All sent tensors that gradients of a pass will reach, where the root knows them without a wave of MARKs.
 //
-// A plan has parts. Sent tensors are in one part when a gradient goes on from one to the other, or when the same worker
-// sent them and it is not the root. So nothing that a worker marks for the pass leads out of its part, and the part is
-// all that it has to know. A root that calls many workers, which call nobody, sends a few tensors to each.
+// A plan has parts. Two sent tensors are in the same part when a gradient goes on from one to the other, or
+// when the same worker sent both and that worker is not the root. So every sent tensor that a worker reaches
+// from its own is in the same part, and a worker needs to know that part only. When the root calls many workers
+// and these call no others, each part has the few tensors of one call.
 //
 // The root has the whole plan, every other worker its part. Not thread-safe.
 class Plan {

@@ -7,8 +7,8 @@ namespace gradwire {
 // From here on a crash (SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT) says on standard error what it has interrupted,
 //   worker "server0" was killed by SIGSEGV at address 0x0 while serving "scale" for worker "trainer1"
 //     @ 0x55d2a8  demo::scale()
-// and leaves the first line for the launcher (base/process/last_words.h). Then the program ends as it would have, with the same
-// signal and the same core file.
+// and leaves the first line for the launcher (base/process/last_words.h). Then the program ends as it would have,
+// with the same signal and the same core file.
 //
 // Does nothing with GRADWIRE_CRASH_HANDLER=0 in the environment, under a sanitizer, which has a handler of its own, and
 // for a signal that the program handles itself. Later calls change nothing. Thread-safe. It belongs to the process, as
