@@ -5,9 +5,9 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "autograd/context.h"
-#include "autograd/graph/gradients.h"
-#include "autograd/input.h"
+#include "gradwire/autograd/context.h"
+#include "gradwire/autograd/graph/gradients.h"
+#include "gradwire/autograd/input.h"
 
 namespace gradwire::autograd {
 

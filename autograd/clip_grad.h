@@ -4,8 +4,8 @@
 
 #include <vector>
 
-#include "autograd/context.h"
-#include "rpc/rref.h"
+#include "gradwire/autograd/context.h"
+#include "gradwire/rpc/rref.h"
 
 namespace gradwire::autograd {
 

@@ -4,8 +4,8 @@
 #include <memory>
 #include <optional>
 
-#include "base/threads/execution_state.h"
-#include "codec/id.h"
+#include "gradwire/base/threads/execution_state.h"
+#include "gradwire/codec/id.h"
 
 namespace gradwire::rpc {
 class Agent;

@@ -13,14 +13,14 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "autograd/clip_grad.h"
-#include "autograd/context.h"
-#include "autograd/optimizer/optimizer_shard.h"
-#include "autograd/optimizer/optimizer_shards.h"
-#include "autograd/optimizer_options.h"
-#include "codec/torch/tensor_codec.h"
-#include "rpc/call.h"
-#include "rpc/registration.h"
+#include "gradwire/autograd/clip_grad.h"
+#include "gradwire/autograd/context.h"
+#include "gradwire/autograd/optimizer/optimizer_shard.h"
+#include "gradwire/autograd/optimizer/optimizer_shards.h"
+#include "gradwire/autograd/optimizer_options.h"
+#include "gradwire/codec/torch/tensor_codec.h"
+#include "gradwire/rpc/call.h"
+#include "gradwire/rpc/registration.h"
 
 namespace gradwire::autograd {
 

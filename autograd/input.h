@@ -5,7 +5,7 @@
 #include <optional>
 #include <utility>
 
-#include "rpc/rref.h"
+#include "gradwire/rpc/rref.h"
 
 namespace gradwire::autograd {
 

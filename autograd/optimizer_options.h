@@ -11,8 +11,8 @@
 #include <string>
 #include <tuple>
 
-#include "codec/codec.h"
-#include "codec/codec_containers.h"
+#include "gradwire/codec/codec.h"
+#include "gradwire/codec/codec_containers.h"
 
 // How the options of libtorch's optimizers travel.
 namespace gradwire::autograd {

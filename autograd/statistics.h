@@ -3,7 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "rpc/agent.h"
+#include "gradwire/rpc/agent.h"
 
 namespace gradwire::autograd {
 

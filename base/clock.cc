@@ -1,4 +1,4 @@
-#include "base/clock.h"
+#include "gradwire/base/clock.h"
 
 #include <chrono>
 

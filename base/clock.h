@@ -1,7 +1,7 @@
 #pragma once
 
 #include "absl/time/time.h"
-#include "base/mutex.h"
+#include "gradwire/base/mutex.h"
 
 namespace gradwire {
 

@@ -1,4 +1,4 @@
-#include "base/error.h"
+#include "gradwire/base/error.h"
 
 #include <cxxabi.h>
 

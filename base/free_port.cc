@@ -1,11 +1,11 @@
-#include "base/free_port.h"
+#include "gradwire/base/free_port.h"
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "base/random_id.h"
+#include "gradwire/base/random_id.h"
 
 namespace gradwire {
 namespace {

@@ -1,9 +1,9 @@
-#include "base/future.h"
+#include "gradwire/base/future.h"
 
 #include <atomic>
 
-#include "base/clock.h"
-#include "base/log.h"
+#include "gradwire/base/clock.h"
+#include "gradwire/base/log.h"
 
 namespace gradwire {
 namespace {

@@ -13,10 +13,10 @@
 #include "absl/functional/any_invocable.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "base/error.h"
-#include "base/future_state.h"
-#include "base/threads/execution_state.h"
-#include "base/threads/executor.h"
+#include "gradwire/base/error.h"
+#include "gradwire/base/future_state.h"
+#include "gradwire/base/threads/execution_state.h"
+#include "gradwire/base/threads/executor.h"
 
 namespace gradwire {
 
@@ -277,4 +277,4 @@ Future<void> collect(std::vector<Future<void>> futures);
 
 }  // namespace gradwire
 
-#include "base/future_coroutine.h"  // IWYU pragma: export
+#include "gradwire/base/future_coroutine.h"  // IWYU pragma: export

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "base/future.h"
+#include "gradwire/base/future.h"
 
 // co_await on a Future, and coroutines that return one:
 //

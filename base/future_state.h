@@ -10,9 +10,9 @@
 #include "absl/functional/any_invocable.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "base/mutex.h"
-#include "base/threads/execution_state.h"
-#include "base/threads/executor.h"
+#include "gradwire/base/mutex.h"
+#include "gradwire/base/threads/execution_state.h"
+#include "gradwire/base/threads/executor.h"
 
 // What a Future and its Promise share. Not for use outside base/future.h.
 namespace gradwire::future_internal {

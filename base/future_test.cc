@@ -1,4 +1,4 @@
-#include "base/future.h"
+#include "gradwire/base/future.h"
 
 #include <any>
 #include <atomic>
@@ -8,8 +8,8 @@
 #include <thread>
 #include <vector>
 
-#include "base/threads/execution_state.h"
-#include "base/threads/thread_pool.h"
+#include "gradwire/base/threads/execution_state.h"
+#include "gradwire/base/threads/thread_pool.h"
 #include "gtest/gtest.h"
 
 namespace gradwire {

@@ -1,4 +1,4 @@
-#include "base/latency_histogram.h"
+#include "gradwire/base/latency_histogram.h"
 
 #include <algorithm>
 #include <bit>

@@ -1,4 +1,4 @@
-#include "base/log.h"
+#include "gradwire/base/log.h"
 
 #include <unistd.h>
 

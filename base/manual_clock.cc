@@ -1,4 +1,4 @@
-#include "base/manual_clock.h"
+#include "gradwire/base/manual_clock.h"
 
 #include <algorithm>
 

@@ -2,7 +2,7 @@
 
 #include <vector>
 
-#include "base/clock.h"
+#include "gradwire/base/clock.h"
 
 namespace gradwire {
 

@@ -1,4 +1,4 @@
-#include "base/mutex.h"
+#include "gradwire/base/mutex.h"
 
 #include <thread>
 #include <vector>

@@ -1,4 +1,4 @@
-#include "base/name.h"
+#include "gradwire/base/name.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

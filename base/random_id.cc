@@ -1,4 +1,4 @@
-#include "base/random_id.h"
+#include "gradwire/base/random_id.h"
 
 #include <random>
 

@@ -1,4 +1,4 @@
-#include "base/stable_hash.h"
+#include "gradwire/base/stable_hash.h"
 
 #include "gtest/gtest.h"
 

@@ -1,4 +1,4 @@
-#include "base/mutex.h"
+#include "gradwire/base/mutex.h"
 
 // ThreadSanitizer does not see the reference count of the prebuilt absl::Status go down, so it takes the
 // deletion by the last holder for a race with a copy that another thread made of the status before.

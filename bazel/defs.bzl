@@ -1,5 +1,8 @@
 """Rules for code that registers with Gradwire, and for Gradwire's own tests and protocol messages."""
 
+# What every header of Gradwire's own is included by: a user's workspace may have folders of the same names.
+_INCLUDE_PREFIX = "gradwire"
+
 def gradwire_cc_library(**kwargs):
     """A cc_library whose static registrars (GRADWIRE_RPC and its like) survive static linking.
 
@@ -7,6 +10,38 @@ def gradwire_cc_library(**kwargs):
     """
     kwargs["alwayslink"] = True
     native.cc_library(**kwargs)
+
+def cc_library(name, srcs = [], hdrs = [], deps = [], **kwargs):
+    """A cc_library of Gradwire's own, whose headers are included as "gradwire/FOLDER/FILE.h".
+
+    Bazel prefixes the headers in `hdrs` alone. Those in `srcs`, which only the library itself includes, are in a target
+    beside it, NAME.own_headers.
+
+    Args:
+      name: the target's name.
+      srcs: as in cc_library. A label is a header's if it ends in ".h" or ".inc", or is a filegroup named "..._headers".
+      hdrs: as in cc_library.
+      deps: as in cc_library.
+      **kwargs: as in cc_library.
+    """
+    sources, own = srcs, []
+    if type(srcs) == "list":
+        own = [each for each in srcs if each.endswith((".h", ".inc", "_headers"))]
+        sources = [each for each in srcs if each not in own]
+    if own:
+        native.cc_library(
+            name = name + ".own_headers",
+            hdrs = own,
+            include_prefix = _INCLUDE_PREFIX,
+            strip_include_prefix = "/",
+            testonly = kwargs.get("testonly", False),
+            visibility = ["//visibility:private"],
+        )
+        deps = deps + [":" + name + ".own_headers"]
+    if hdrs:
+        kwargs["include_prefix"] = _INCLUDE_PREFIX
+        kwargs["strip_include_prefix"] = "/"
+    native.cc_library(name = name, srcs = sources, hdrs = hdrs, deps = deps, **kwargs)
 
 def gradwire_cc_test(
         name,
@@ -64,15 +99,22 @@ def gradwire_cc_test(
     )
 
 def gradwire_proto_library(name, src, deps = [], grpc = False, **kwargs):
-    """Generates and compiles the C++ of one .proto file with the system's protoc."""
+    """Generates and compiles the C++ of one .proto file of Gradwire's own with the system's protoc.
+
+    It is imported, and its header included, as "gradwire/FOLDER/FILE": protoc registers a file under this name, which
+    must not be another's in a program that has messages of its own.
+    """
     stem = src[:-len(".proto")]
     hdrs = [stem + ".pb.h"]
     srcs = [stem + ".pb.cc"]
-    flags = "--cpp_out=$(GENDIR)"
+    generated = "$(RULEDIR)/%s.protoc" % name
+    flags = "--cpp_out=" + generated
     if grpc:
         hdrs.append(stem + ".grpc.pb.h")
         srcs.append(stem + ".grpc.pb.cc")
-        flags += " --grpc_out=$(GENDIR) --plugin=protoc-gen-grpc=/usr/bin/grpc_cpp_plugin"
+        flags += " --grpc_out=%s --plugin=protoc-gen-grpc=/usr/bin/grpc_cpp_plugin" % generated
+    repository = native.repository_name()[1:]
+    root = "external/" + repository if repository else "."
     native.filegroup(
         name = name + "_src",
         srcs = [src],
@@ -82,9 +124,14 @@ def gradwire_proto_library(name, src, deps = [], grpc = False, **kwargs):
         name = name + "_gen",
         srcs = [src] + [d + "_src" for d in deps],
         outs = hdrs + srcs,
-        cmd = "protoc -I. %s $(location %s)" % (flags, src),
+        cmd = " && ".join([
+            "mkdir " + generated,
+            "protoc -I%s=%s %s $(location %s)" % (_INCLUDE_PREFIX, root, flags, src),
+            "mv %s/%s/%s/* $(RULEDIR)" % (generated, _INCLUDE_PREFIX, native.package_name()),
+            "rm -r " + generated,
+        ]),
     )
-    native.cc_library(
+    cc_library(
         name = name,
         srcs = srcs,
         hdrs = hdrs,

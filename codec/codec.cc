@@ -1,4 +1,4 @@
-#include "codec/codec.h"
+#include "gradwire/codec/codec.h"
 
 namespace gradwire::rpc {
 

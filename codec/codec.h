@@ -9,9 +9,9 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "base/error.h"
-#include "codec/encoder.h"
-#include "proto/value.pb.h"
+#include "gradwire/base/error.h"
+#include "gradwire/codec/encoder.h"
+#include "gradwire/proto/value.pb.h"
 
 namespace gradwire::rpc {
 

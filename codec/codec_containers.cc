@@ -1,6 +1,6 @@
-#include "codec/codec_containers.h"
+#include "gradwire/codec/codec_containers.h"
 
-#include "base/error.h"
+#include "gradwire/base/error.h"
 
 namespace gradwire::rpc {
 

@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "codec/codec.h"
 #include "google/protobuf/message_lite.h"
+#include "gradwire/codec/codec.h"
 
 namespace gradwire::rpc {
 

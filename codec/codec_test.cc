@@ -1,4 +1,4 @@
-#include "codec/codec.h"
+#include "gradwire/codec/codec.h"
 
 #include <complex>
 #include <limits>
@@ -11,10 +11,10 @@
 #include <variant>
 #include <vector>
 
-#include "codec/codec_containers.h"
-#include "codec/codec_test_util.h"
+#include "gradwire/codec/codec_containers.h"
+#include "gradwire/codec/codec_test_util.h"
+#include "gradwire/proto/value.pb.h"
 #include "gtest/gtest.h"
-#include "proto/value.pb.h"
 
 namespace gradwire::rpc {
 

@@ -6,10 +6,10 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "base/error.h"
-#include "codec/codec.h"
-#include "codec/incoming_payload.h"
-#include "codec/tensor_set.h"
+#include "gradwire/base/error.h"
+#include "gradwire/codec/codec.h"
+#include "gradwire/codec/incoming_payload.h"
+#include "gradwire/codec/tensor_set.h"
 
 namespace gradwire::rpc {
 

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "codec/tensor_set.h"
-#include "proto/value.pb.h"
+#include "gradwire/codec/tensor_set.h"
+#include "gradwire/proto/value.pb.h"
 
 namespace gradwire::rpc {
 

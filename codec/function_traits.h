@@ -7,8 +7,8 @@
 #include <variant>
 
 #include "absl/strings/str_cat.h"
-#include "base/future.h"
-#include "codec/codec_containers.h"
+#include "gradwire/base/future.h"
+#include "gradwire/codec/codec_containers.h"
 
 namespace gradwire::rpc {
 

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "proto/value.pb.h"
+#include "gradwire/proto/value.pb.h"
 
 namespace gradwire::rpc {
 

@@ -4,9 +4,9 @@
 #include <utility>
 #include <vector>
 
-#include "codec/encoder.h"
-#include "codec/tensor_set.h"
-#include "proto/value.pb.h"
+#include "gradwire/codec/encoder.h"
+#include "gradwire/codec/tensor_set.h"
+#include "gradwire/proto/value.pb.h"
 
 namespace gradwire::rpc {
 

@@ -1,4 +1,4 @@
-#include "codec/tensor_set.h"
+#include "gradwire/codec/tensor_set.h"
 
 namespace gradwire::rpc {
 namespace {

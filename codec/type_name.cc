@@ -1,4 +1,4 @@
-#include "codec/type_name.h"
+#include "gradwire/codec/type_name.h"
 
 #include "absl/strings/str_replace.h"
 

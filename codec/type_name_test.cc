@@ -1,4 +1,4 @@
-#include "codec/type_name.h"
+#include "gradwire/codec/type_name.h"
 
 #include <cstdint>
 #include <map>

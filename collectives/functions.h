@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "collectives/process_group.h"
-#include "collectives/world.h"
+#include "gradwire/collectives/process_group.h"
+#include "gradwire/collectives/world.h"
 
 namespace gradwire::collectives {
 

@@ -10,8 +10,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "base/future.h"
-#include "collectives/reduce_op.h"
+#include "gradwire/base/future.h"
+#include "gradwire/collectives/reduce_op.h"
 
 namespace gradwire::collectives {
 

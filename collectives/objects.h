@@ -13,11 +13,11 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "codec/codec_containers.h"
-#include "codec/torch/tensor_codec.h"
-#include "collectives/group/object_bytes.h"
-#include "collectives/process_group.h"
-#include "collectives/world.h"
+#include "gradwire/codec/codec_containers.h"
+#include "gradwire/codec/torch/tensor_codec.h"
+#include "gradwire/collectives/group/object_bytes.h"
+#include "gradwire/collectives/process_group.h"
+#include "gradwire/collectives/world.h"
 
 namespace gradwire::collectives {
 

@@ -11,10 +11,10 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "collectives/backend.h"
-#include "collectives/reduce_op.h"
-#include "collectives/work.h"
-#include "store/store.h"
+#include "gradwire/collectives/backend.h"
+#include "gradwire/collectives/reduce_op.h"
+#include "gradwire/collectives/work.h"
+#include "gradwire/store/store.h"
 
 namespace gradwire::collectives {
 

@@ -7,8 +7,8 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "base/future.h"
-#include "collectives/group_backend.h"
+#include "gradwire/base/future.h"
+#include "gradwire/collectives/group_backend.h"
 
 namespace gradwire::collectives {
 

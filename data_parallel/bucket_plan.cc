@@ -1,4 +1,4 @@
-#include "data_parallel/bucket_plan.h"
+#include "gradwire/data_parallel/bucket_plan.h"
 
 #include <algorithm>
 #include <map>

@@ -1,4 +1,4 @@
-#include "data_parallel/coalesced_broadcast.h"
+#include "gradwire/data_parallel/coalesced_broadcast.h"
 
 #include <ATen/ops/cat.h>
 #include <c10/core/GradMode.h>
@@ -6,7 +6,7 @@
 #include <memory>
 #include <utility>
 
-#include "data_parallel/bucket_plan.h"
+#include "gradwire/data_parallel/bucket_plan.h"
 
 namespace gradwire::collectives {
 namespace {

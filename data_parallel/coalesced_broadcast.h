@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "collectives/process_group.h"
+#include "gradwire/collectives/process_group.h"
 
 namespace gradwire::collectives {
 

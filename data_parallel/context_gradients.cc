@@ -4,13 +4,13 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "autograd/context/active_context.h"
-#include "autograd/context/context_state.h"
-#include "autograd/pass/engine.h"
-#include "base/error.h"
-#include "base/mutex.h"
-#include "data_parallel/gradient_sink.h"
-#include "rpc/agent.h"
+#include "gradwire/autograd/context/active_context.h"
+#include "gradwire/autograd/context/context_state.h"
+#include "gradwire/autograd/pass/engine.h"
+#include "gradwire/base/error.h"
+#include "gradwire/base/mutex.h"
+#include "gradwire/data_parallel/gradient_sink.h"
+#include "gradwire/rpc/agent.h"
 
 namespace gradwire::autograd {
 namespace {

@@ -4,14 +4,14 @@
 #include <gtest/gtest.h>
 
 #include "absl/strings/match.h"
-#include "autograd/autograd.h"
-#include "autograd/context.h"
-#include "base/error.h"
-#include "codec/torch/tensor_codec.h"
-#include "data_parallel/test_modules.h"
-#include "rpc/call.h"
-#include "rpc/registration.h"
-#include "rpc/testing/group.h"
+#include "gradwire/autograd/autograd.h"
+#include "gradwire/autograd/context.h"
+#include "gradwire/base/error.h"
+#include "gradwire/codec/torch/tensor_codec.h"
+#include "gradwire/data_parallel/test_modules.h"
+#include "gradwire/rpc/call.h"
+#include "gradwire/rpc/registration.h"
+#include "gradwire/rpc/testing/group.h"
 
 namespace gradwire::autograd {
 

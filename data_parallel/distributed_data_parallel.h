@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "data_parallel/module_reducer.h"
-#include "data_parallel/tensors_in.h"
+#include "gradwire/data_parallel/module_reducer.h"
+#include "gradwire/data_parallel/tensors_in.h"
 
 namespace gradwire::collectives {
 

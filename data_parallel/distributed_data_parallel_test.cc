@@ -1,4 +1,4 @@
-#include "data_parallel/distributed_data_parallel.h"
+#include "gradwire/data_parallel/distributed_data_parallel.h"
 
 #include <gtest/gtest.h>
 #include <torch/nn/modules/batchnorm.h>
@@ -7,7 +7,7 @@
 #include <set>
 #include <string>
 
-#include "data_parallel/test_modules.h"
+#include "gradwire/data_parallel/test_modules.h"
 
 namespace gradwire::collectives {
 namespace {

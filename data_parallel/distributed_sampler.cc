@@ -1,4 +1,4 @@
-#include "data_parallel/distributed_sampler.h"
+#include "gradwire/data_parallel/distributed_sampler.h"
 
 #include <ATen/ops/scalar_tensor.h>
 #include <torch/serialize/input-archive.h>
@@ -7,8 +7,8 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "base/error.h"
-#include "collectives/world.h"
+#include "gradwire/base/error.h"
+#include "gradwire/collectives/world.h"
 
 namespace gradwire::collectives {
 namespace {

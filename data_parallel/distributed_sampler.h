@@ -9,7 +9,7 @@
 #include <optional>
 #include <vector>
 
-#include "data_parallel/sampler_indices.h"
+#include "gradwire/data_parallel/sampler_indices.h"
 
 namespace gradwire::collectives {
 

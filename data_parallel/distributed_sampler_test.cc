@@ -1,4 +1,4 @@
-#include "data_parallel/distributed_sampler.h"
+#include "gradwire/data_parallel/distributed_sampler.h"
 
 #include <gtest/gtest.h>
 #include <torch/serialize/input-archive.h>
@@ -6,7 +6,7 @@
 
 #include <sstream>
 
-#include "base/error.h"
+#include "gradwire/base/error.h"
 
 namespace gradwire::collectives {
 namespace {

@@ -1,4 +1,4 @@
-#include "data_parallel/gradient_sink.h"
+#include "gradwire/data_parallel/gradient_sink.h"
 
 #include <atomic>
 

@@ -1,4 +1,4 @@
-#include "data_parallel/module_reducer.h"
+#include "gradwire/data_parallel/module_reducer.h"
 
 #include <algorithm>
 #include <cmath>
@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/error.h"
-#include "collectives/world.h"
+#include "gradwire/base/error.h"
+#include "gradwire/collectives/world.h"
 
 namespace gradwire::collectives {
 namespace {

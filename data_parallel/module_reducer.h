@@ -7,8 +7,8 @@
 #include <optional>
 #include <vector>
 
-#include "collectives/process_group.h"
-#include "data_parallel/reducer.h"
+#include "gradwire/collectives/process_group.h"
+#include "gradwire/data_parallel/reducer.h"
 
 namespace gradwire::collectives {
 

@@ -5,7 +5,7 @@
 #include <optional>
 #include <vector>
 
-#include "data_parallel/bucket_plan.h"
+#include "gradwire/data_parallel/bucket_plan.h"
 
 namespace gradwire::collectives {
 

@@ -1,4 +1,4 @@
-#include "data_parallel/ready_state.h"
+#include "gradwire/data_parallel/ready_state.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "data_parallel/reducer.h"
+#include "gradwire/data_parallel/reducer.h"
 
 #include <ATen/ops/as_strided.h>
 #include <ATen/ops/empty.h>
@@ -10,12 +10,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "base/error.h"
-#include "collectives/group/rank_names.h"
-#include "data_parallel/coalesced_broadcast.h"
-#include "data_parallel/reducer_hooks.h"
-#include "data_parallel/replica_check.h"
-#include "data_parallel/same_memory.h"
+#include "gradwire/base/error.h"
+#include "gradwire/collectives/group/rank_names.h"
+#include "gradwire/data_parallel/coalesced_broadcast.h"
+#include "gradwire/data_parallel/reducer_hooks.h"
+#include "gradwire/data_parallel/replica_check.h"
+#include "gradwire/data_parallel/same_memory.h"
 
 namespace gradwire::collectives {
 

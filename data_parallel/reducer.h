@@ -11,11 +11,11 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "base/mutex.h"
-#include "collectives/process_group.h"
-#include "data_parallel/gradient_sink.h"
-#include "data_parallel/named_tensor.h"
-#include "data_parallel/ready_state.h"
+#include "gradwire/base/mutex.h"
+#include "gradwire/collectives/process_group.h"
+#include "gradwire/data_parallel/gradient_sink.h"
+#include "gradwire/data_parallel/named_tensor.h"
+#include "gradwire/data_parallel/ready_state.h"
 
 namespace gradwire::collectives {
 

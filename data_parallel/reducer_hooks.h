@@ -2,7 +2,7 @@
 
 #include <torch/csrc/autograd/function_hook.h>
 
-#include "data_parallel/reducer.h"
+#include "gradwire/data_parallel/reducer.h"
 
 namespace gradwire::collectives {
 

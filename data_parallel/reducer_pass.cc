@@ -11,9 +11,9 @@
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
-#include "base/error.h"
-#include "data_parallel/reducer.h"
-#include "data_parallel/same_memory.h"
+#include "gradwire/base/error.h"
+#include "gradwire/data_parallel/reducer.h"
+#include "gradwire/data_parallel/same_memory.h"
 
 namespace gradwire::collectives {
 namespace {

@@ -1,4 +1,4 @@
-#include "data_parallel/replica_check.h"
+#include "gradwire/data_parallel/replica_check.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
@@ -10,8 +10,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "base/stable_hash.h"
-#include "collectives/group/rank_names.h"
+#include "gradwire/base/stable_hash.h"
+#include "gradwire/collectives/group/rank_names.h"
 
 namespace gradwire::collectives {
 namespace {

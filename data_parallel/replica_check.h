@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "collectives/process_group.h"
-#include "data_parallel/named_tensor.h"
+#include "gradwire/collectives/process_group.h"
+#include "gradwire/data_parallel/named_tensor.h"
 
 namespace gradwire::collectives {
 

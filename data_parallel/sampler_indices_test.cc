@@ -1,4 +1,4 @@
-#include "data_parallel/sampler_indices.h"
+#include "gradwire/data_parallel/sampler_indices.h"
 
 #include <gtest/gtest.h>
 

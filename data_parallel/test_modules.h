@@ -8,9 +8,9 @@
 #include <utility>
 #include <vector>
 
-#include "collectives/testing/group.h"
-#include "collectives/testing/local_backend.h"
-#include "data_parallel/distributed_data_parallel.h"
+#include "gradwire/collectives/testing/group.h"
+#include "gradwire/collectives/testing/local_backend.h"
+#include "gradwire/data_parallel/distributed_data_parallel.h"
 
 // What the tests of replicated modules have in common. Numbers are small integers, so that float64 sums are exact in any
 // order.

@@ -6,8 +6,8 @@
 #include <tuple>
 
 #include "absl/strings/match.h"
-#include "base/error.h"
-#include "data_parallel/test_modules.h"
+#include "gradwire/base/error.h"
+#include "gradwire/data_parallel/test_modules.h"
 
 namespace gradwire::collectives {
 namespace {

@@ -6,8 +6,8 @@
 #include <utility>
 #include <vector>
 
-#include "codec/codec_containers.h"
-#include "rpc/agent.h"
+#include "gradwire/codec/codec_containers.h"
+#include "gradwire/rpc/agent.h"
 
 namespace gradwire::examples {
 

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "rpc/caller/call_steps.h"
+#include "gradwire/rpc/caller/call_steps.h"
 
 // The typed front of Agent::send_call: registered functions, classes and methods; and callees that are named
 // at run time (Op, Script), whose headers supply

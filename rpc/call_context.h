@@ -3,9 +3,9 @@
 #include <memory>
 
 #include "absl/time/time.h"
-#include "base/threads/cancellation.h"
-#include "base/threads/execution_state.h"
-#include "rpc/worker.h"
+#include "gradwire/base/threads/cancellation.h"
+#include "gradwire/base/threads/execution_state.h"
+#include "gradwire/rpc/worker.h"
 
 namespace gradwire::rpc {
 

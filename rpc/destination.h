@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "rpc/worker.h"
+#include "gradwire/rpc/worker.h"
 
 namespace gradwire::rpc {
 

@@ -5,8 +5,8 @@
 
 #include <memory>
 
-#include "rpc/agent.h"
-#include "rpc/destination.h"
+#include "gradwire/rpc/agent.h"
+#include "gradwire/rpc/destination.h"
 
 namespace gradwire::rpc {
 

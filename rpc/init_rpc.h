@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "rpc/agent.h"
-#include "rpc/options.h"
+#include "gradwire/rpc/agent.h"
+#include "gradwire/rpc/options.h"
 
 namespace gradwire::rpc {
 

@@ -4,14 +4,14 @@
 #include <type_traits>
 #include <utility>
 
-#include "base/error.h"
-#include "codec/encoder.h"
-#include "codec/torch/ivalue_codec.h"
-#include "codec/torch/tensor_codec.h"
-#include "codec/torch/to_ivalue.h"
-#include "proto/value.pb.h"
-#include "rpc/caller/outgoing_call.h"
-#include "rpc/op.h"
+#include "gradwire/base/error.h"
+#include "gradwire/codec/encoder.h"
+#include "gradwire/codec/torch/ivalue_codec.h"
+#include "gradwire/codec/torch/tensor_codec.h"
+#include "gradwire/codec/torch/to_ivalue.h"
+#include "gradwire/proto/value.pb.h"
+#include "gradwire/rpc/caller/outgoing_call.h"
+#include "gradwire/rpc/op.h"
 
 // The caller's side of operators and TorchScript functions: what the call templates of rpc/call.h need of Op
 // and Script.

@@ -6,12 +6,12 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "base/threads/poller.h"
-#include "rpc/flow_options.h"
-#include "rpc/membership/heartbeat_options.h"
-#include "rpc/retry_options.h"
-#include "security/limits.h"
-#include "store/store.h"
+#include "gradwire/base/threads/poller.h"
+#include "gradwire/rpc/flow_options.h"
+#include "gradwire/rpc/membership/heartbeat_options.h"
+#include "gradwire/rpc/retry_options.h"
+#include "gradwire/security/limits.h"
+#include "gradwire/store/store.h"
 
 namespace gradwire::transport {
 class Transport;

@@ -4,12 +4,12 @@
 #include <type_traits>
 #include <utility>
 
-#include "base/stable_hash.h"
-#include "codec/type_name.h"
-#include "rpc/callee/registry.h"
-#include "rpc/callee/serve.h"
-#include "rpc/callee/type_ops.h"
-#include "rpc/constructor.h"
+#include "gradwire/base/stable_hash.h"
+#include "gradwire/codec/type_name.h"
+#include "gradwire/rpc/callee/registry.h"
+#include "gradwire/rpc/callee/serve.h"
+#include "gradwire/rpc/callee/type_ops.h"
+#include "gradwire/rpc/constructor.h"
 
 // Registers what other workers may call. At namespace scope, in any namespace, in a library that both
 // programs link (gradwire_cc_library, or alwayslink = True). Names on the wire are fully qualified.

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "codec/torch/tensor_codec.h"
-#include "rpc/call.h"
-#include "rpc/torch/remote_module_methods.h"
+#include "gradwire/codec/torch/tensor_codec.h"
+#include "gradwire/rpc/call.h"
+#include "gradwire/rpc/torch/remote_module_methods.h"
 
 // Registers a torch::nn::Module implementation class for RemoteModule: at namespace scope, with the parameter
 // types of the constructor to be used. Its forward must be one function, neither overloaded nor a template.

@@ -5,13 +5,13 @@
 #include <string>
 #include <utility>
 
-#include "base/future.h"
-#include "codec/codec.h"
-#include "rpc/agent.h"
-#include "rpc/callee/type_ops.h"
-#include "rpc/rref/handle.h"
-#include "rpc/rref/rref_backward.h"
-#include "rpc/rref/service.h"
+#include "gradwire/base/future.h"
+#include "gradwire/codec/codec.h"
+#include "gradwire/rpc/agent.h"
+#include "gradwire/rpc/callee/type_ops.h"
+#include "gradwire/rpc/rref/handle.h"
+#include "gradwire/rpc/rref/rref_backward.h"
+#include "gradwire/rpc/rref/service.h"
 
 namespace gradwire::rpc {
 

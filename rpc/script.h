@@ -3,8 +3,8 @@
 #include <memory>
 #include <string>
 
-#include "rpc/callee/server_call.h"
-#include "rpc/op.h"
+#include "gradwire/rpc/callee/server_call.h"
+#include "gradwire/rpc/op.h"
 
 namespace torch::jit {
 struct CompilationUnit;

@@ -11,8 +11,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "rpc/constructor.h"
-#include "rpc/remote_module.h"
+#include "gradwire/rpc/constructor.h"
+#include "gradwire/rpc/remote_module.h"
 
 // Modules of libtorch, registered for RemoteModule with the constructor that takes plain values:
 //   LinearImpl(in_features, out_features)               FlattenImpl()

@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "store/etcd/etcd_options.h"
-#include "store/store.h"
+#include "gradwire/store/etcd/etcd_options.h"
+#include "gradwire/store/store.h"
 
 namespace gradwire::store {
 

@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "absl/functional/function_ref.h"
-#include "base/mutex.h"
-#include "store/file/file_log.h"
-#include "store/memory/store_table.h"
-#include "store/store.h"
+#include "gradwire/base/mutex.h"
+#include "gradwire/store/file/file_log.h"
+#include "gradwire/store/memory/store_table.h"
+#include "gradwire/store/store.h"
 
 namespace gradwire::store {
 

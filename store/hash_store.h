@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
-#include "base/mutex.h"
-#include "store/memory/store_table.h"
-#include "store/store.h"
+#include "gradwire/base/mutex.h"
+#include "gradwire/store/memory/store_table.h"
+#include "gradwire/store/store.h"
 
 namespace gradwire::store {
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "store/store.h"
+#include "gradwire/store/store.h"
 
 namespace gradwire::store {
 

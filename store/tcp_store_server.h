@@ -6,7 +6,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "store/memory/limits.h"
+#include "gradwire/store/memory/limits.h"
 
 namespace gradwire::store {
 

@@ -1,4 +1,4 @@
-#include "tools/launch_info.h"
+#include "gradwire/tools/launch_info.h"
 
 #include <limits>
 #include <optional>
@@ -8,11 +8,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "base/error.h"
-#include "base/process/crash_handler.h"
-#include "store/init/process_place.h"
-#include "tools/launch/options/gpus.h"
-#include "tools/launch/process/error_file.h"
+#include "gradwire/base/error.h"
+#include "gradwire/base/process/crash_handler.h"
+#include "gradwire/store/init/process_place.h"
+#include "gradwire/tools/launch/options/gpus.h"
+#include "gradwire/tools/launch/process/error_file.h"
 
 namespace gradwire {
 namespace {

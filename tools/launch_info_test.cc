@@ -1,4 +1,4 @@
-#include "tools/launch_info.h"
+#include "gradwire/tools/launch_info.h"
 
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -9,8 +9,8 @@
 #include <map>
 #include <string>
 
-#include "base/error.h"
-#include "tools/launch/process/error_file.h"
+#include "gradwire/base/error.h"
+#include "gradwire/tools/launch/process/error_file.h"
 
 namespace gradwire {
 namespace {

@@ -1,11 +1,11 @@
-#include "transport/acceptor.h"
+#include "gradwire/transport/acceptor.h"
 
 #include <cerrno>
 #include <cstring>
 
 #include "absl/status/statusor.h"
-#include "base/clock.h"
-#include "base/log.h"
+#include "gradwire/base/clock.h"
+#include "gradwire/base/log.h"
 
 namespace gradwire::transport {
 namespace {

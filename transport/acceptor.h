@@ -7,8 +7,8 @@
 #include <memory>
 #include <utility>
 
-#include "transport/descriptor.h"
-#include "transport/event_loop.h"
+#include "gradwire/transport/descriptor.h"
+#include "gradwire/transport/event_loop.h"
 
 namespace gradwire::transport {
 

@@ -1,4 +1,4 @@
-#include "transport/buffer_pool.h"
+#include "gradwire/transport/buffer_pool.h"
 
 #include <sys/mman.h>
 
@@ -11,7 +11,7 @@
 
 #include "absl/numeric/bits.h"
 #include "absl/strings/str_cat.h"
-#include "base/mutex.h"
+#include "gradwire/base/mutex.h"
 
 namespace gradwire::transport {
 namespace {

@@ -1,11 +1,11 @@
-#include "transport/buffer_pool.h"
+#include "gradwire/transport/buffer_pool.h"
 
 #include <cstring>
 #include <random>
 #include <thread>
 #include <vector>
 
-#include "base/mutex.h"
+#include "gradwire/base/mutex.h"
 #include "gtest/gtest.h"
 
 namespace gradwire::transport {

@@ -6,10 +6,10 @@
 #include <utility>
 #include <vector>
 
-#include "base/mutex.h"
+#include "gradwire/base/mutex.h"
+#include "gradwire/transport/recording_listener.h"
+#include "gradwire/transport/transport.h"
 #include "gtest/gtest.h"
-#include "transport/recording_listener.h"
-#include "transport/transport.h"
 
 namespace gradwire::transport {
 

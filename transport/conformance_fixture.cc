@@ -1,5 +1,5 @@
-#include "base/clock.h"
-#include "transport/conformance.h"
+#include "gradwire/base/clock.h"
+#include "gradwire/transport/conformance.h"
 
 namespace gradwire::transport {
 void TransportConformance::SetUp() {

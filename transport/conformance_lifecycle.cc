@@ -4,9 +4,9 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
-#include "base/clock.h"
-#include "transport/conformance.h"
-#include "transport/process_counts.h"
+#include "gradwire/base/clock.h"
+#include "gradwire/transport/conformance.h"
+#include "gradwire/transport/process_counts.h"
 
 namespace gradwire::transport {
 namespace {

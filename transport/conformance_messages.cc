@@ -8,7 +8,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "transport/conformance.h"
+#include "gradwire/transport/conformance.h"
 
 namespace gradwire::transport {
 namespace {

@@ -1,11 +1,11 @@
-#include "transport/conformance.h"
+#include "gradwire/transport/conformance.h"
 
 #include <cstdio>
 #include <vector>
 
-#include "transport/loopback/loopback_transport.h"
-#include "transport/shm/shm_transport.h"
-#include "transport/tcp/tcp_transport.h"
+#include "gradwire/transport/loopback/loopback_transport.h"
+#include "gradwire/transport/shm/shm_transport.h"
+#include "gradwire/transport/tcp/tcp_transport.h"
 
 namespace gradwire::transport {
 namespace {

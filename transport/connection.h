@@ -9,7 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "transport/message.h"
+#include "gradwire/transport/message.h"
 
 namespace gradwire::transport {
 

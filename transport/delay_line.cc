@@ -1,4 +1,4 @@
-#include "transport/delay_line.h"
+#include "gradwire/transport/delay_line.h"
 
 #include <utility>
 

@@ -5,8 +5,8 @@
 #include <memory>
 
 #include "absl/time/time.h"
-#include "base/mutex.h"
-#include "base/threads/timer_queue.h"
+#include "gradwire/base/mutex.h"
+#include "gradwire/base/threads/timer_queue.h"
 
 namespace gradwire::transport {
 

@@ -1,4 +1,4 @@
-#include "transport/event_loop.h"
+#include "gradwire/transport/event_loop.h"
 
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -10,8 +10,8 @@
 #include <optional>
 
 #include "absl/strings/str_cat.h"
-#include "base/clock.h"
-#include "transport/send_batch.h"
+#include "gradwire/base/clock.h"
+#include "gradwire/transport/send_batch.h"
 
 namespace gradwire::transport {
 namespace {

@@ -13,9 +13,9 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
-#include "base/mutex.h"
-#include "base/threads/poller.h"
-#include "transport/descriptor.h"
+#include "gradwire/base/mutex.h"
+#include "gradwire/base/threads/poller.h"
+#include "gradwire/transport/descriptor.h"
 
 namespace gradwire::transport {
 

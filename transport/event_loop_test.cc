@@ -1,4 +1,4 @@
-#include "transport/event_loop.h"
+#include "gradwire/transport/event_loop.h"
 
 #include <sys/eventfd.h>
 
@@ -6,9 +6,9 @@
 #include <thread>
 #include <vector>
 
-#include "base/clock.h"
+#include "gradwire/base/clock.h"
+#include "gradwire/transport/loop_thread.h"
 #include "gtest/gtest.h"
-#include "transport/loop_thread.h"
 
 namespace gradwire::transport {
 namespace {

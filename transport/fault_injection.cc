@@ -1,4 +1,4 @@
-#include "transport/fault_injection.h"
+#include "gradwire/transport/fault_injection.h"
 
 #include <atomic>
 #include <cstring>
@@ -6,9 +6,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/mutex.h"
-#include "base/threads/timer_queue.h"
-#include "transport/delay_line.h"
+#include "gradwire/base/mutex.h"
+#include "gradwire/base/threads/timer_queue.h"
+#include "gradwire/transport/delay_line.h"
 
 namespace gradwire::transport {
 namespace {

@@ -5,8 +5,8 @@
 #include <memory>
 
 #include "absl/time/time.h"
-#include "base/clock.h"
-#include "transport/transport.h"
+#include "gradwire/base/clock.h"
+#include "gradwire/transport/transport.h"
 
 namespace gradwire::transport {
 

@@ -1,11 +1,11 @@
-#include "transport/fault_injection.h"
+#include "gradwire/transport/fault_injection.h"
 
 #include <atomic>
 
-#include "base/manual_clock.h"
-#include "transport/conformance.h"
-#include "transport/loopback/loopback_transport.h"
-#include "transport/tcp/tcp_transport.h"
+#include "gradwire/base/manual_clock.h"
+#include "gradwire/transport/conformance.h"
+#include "gradwire/transport/loopback/loopback_transport.h"
+#include "gradwire/transport/tcp/tcp_transport.h"
 
 namespace gradwire::transport {
 namespace {

@@ -1,4 +1,4 @@
-#include "transport/loop_thread.h"
+#include "gradwire/transport/loop_thread.h"
 
 #include <pthread.h>
 
@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/error.h"
-#include "base/threads/patience.h"
+#include "gradwire/base/error.h"
+#include "gradwire/base/threads/patience.h"
 
 namespace gradwire::transport {
 

@@ -4,7 +4,7 @@
 #include <thread>
 
 #include "absl/status/status.h"
-#include "transport/event_loop.h"
+#include "gradwire/transport/event_loop.h"
 
 namespace gradwire::transport {
 

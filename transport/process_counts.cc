@@ -1,4 +1,4 @@
-#include "transport/process_counts.h"
+#include "gradwire/transport/process_counts.h"
 
 #include <dirent.h>
 
@@ -6,7 +6,7 @@
 #include <chrono>
 #include <thread>
 
-#include "base/mutex.h"
+#include "gradwire/base/mutex.h"
 
 #ifdef GRADWIRE_THREAD_SANITIZER
 #include <sanitizer/common_interface_defs.h>

@@ -1,8 +1,8 @@
-#include "transport/recording_listener.h"
+#include "gradwire/transport/recording_listener.h"
 
 #include <utility>
 
-#include "base/clock.h"
+#include "gradwire/base/clock.h"
 
 namespace gradwire::transport {
 namespace {

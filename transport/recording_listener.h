@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "base/mutex.h"
-#include "transport/connection.h"
+#include "gradwire/base/mutex.h"
+#include "gradwire/transport/connection.h"
 
 namespace gradwire::transport {
 

@@ -1,4 +1,4 @@
-#include "transport/refused.h"
+#include "gradwire/transport/refused.h"
 
 #include "absl/strings/cord.h"
 

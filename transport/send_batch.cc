@@ -1,4 +1,4 @@
-#include "transport/send_batch.h"
+#include "gradwire/transport/send_batch.h"
 
 #include <algorithm>
 #include <utility>

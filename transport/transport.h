@@ -6,7 +6,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "transport/connection.h"
+#include "gradwire/transport/connection.h"
 
 namespace gradwire::transport {
 

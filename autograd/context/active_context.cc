@@ -1,9 +1,9 @@
-#include "autograd/context/active_context.h"
+#include "gradwire/autograd/context/active_context.h"
 
 #include <ATen/SequenceNumber.h>
 #include <ATen/record_function.h>
 
-#include "base/threads/execution_state.h"
+#include "gradwire/base/threads/execution_state.h"
 
 namespace gradwire::autograd {
 

@@ -5,8 +5,8 @@
 #include <memory>
 #include <utility>
 
-#include "autograd/graph/timeline.h"
-#include "codec/id.h"
+#include "gradwire/autograd/graph/timeline.h"
+#include "gradwire/codec/id.h"
 
 namespace gradwire::autograd {
 

@@ -7,11 +7,11 @@
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
-#include "autograd/context/active_context.h"
-#include "autograd/graph/gradients.h"
-#include "autograd/graph/send_node.h"
-#include "base/mutex.h"
-#include "codec/id.h"
+#include "gradwire/autograd/context/active_context.h"
+#include "gradwire/autograd/graph/gradients.h"
+#include "gradwire/autograd/graph/send_node.h"
+#include "gradwire/base/mutex.h"
+#include "gradwire/codec/id.h"
 
 namespace gradwire::autograd {
 

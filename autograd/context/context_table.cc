@@ -1,8 +1,8 @@
-#include "autograd/context/context_table.h"
+#include "gradwire/autograd/context/context_table.h"
 
 #include <algorithm>
 
-#include "autograd/deliberate_bug.h"
+#include "gradwire/autograd/deliberate_bug.h"
 
 namespace gradwire::autograd {
 

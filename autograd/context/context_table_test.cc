@@ -1,4 +1,4 @@
-#include "autograd/context/context_table.h"
+#include "gradwire/autograd/context/context_table.h"
 
 #include <random>
 #include <set>

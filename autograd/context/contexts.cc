@@ -1,11 +1,11 @@
-#include "autograd/context/contexts.h"
+#include "gradwire/autograd/context/contexts.h"
 
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "autograd/context/active_context.h"
-#include "autograd/context/services.h"
-#include "proto/autograd.pb.h"
+#include "gradwire/autograd/context/active_context.h"
+#include "gradwire/autograd/context/services.h"
+#include "gradwire/proto/autograd.pb.h"
 
 namespace gradwire::autograd {
 

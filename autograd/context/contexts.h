@@ -9,11 +9,11 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
-#include "autograd/context/context_state.h"
-#include "autograd/context/context_table.h"
-#include "base/mutex.h"
-#include "codec/id.h"
-#include "rpc/agent.h"
+#include "gradwire/autograd/context/context_state.h"
+#include "gradwire/autograd/context/context_table.h"
+#include "gradwire/base/mutex.h"
+#include "gradwire/codec/id.h"
+#include "gradwire/rpc/agent.h"
 
 namespace gradwire::autograd {
 

@@ -1,4 +1,4 @@
-#include "autograd/context/gate.h"
+#include "gradwire/autograd/context/gate.h"
 
 #include <utility>
 #include <vector>

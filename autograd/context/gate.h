@@ -10,10 +10,10 @@
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "autograd/context/step_gate.h"
-#include "base/mutex.h"
-#include "base/threads/timer_queue.h"
-#include "codec/id.h"
+#include "gradwire/autograd/context/step_gate.h"
+#include "gradwire/base/mutex.h"
+#include "gradwire/base/threads/timer_queue.h"
+#include "gradwire/codec/id.h"
 
 namespace gradwire::autograd {
 

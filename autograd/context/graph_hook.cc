@@ -1,4 +1,4 @@
-#include "autograd/context/graph_hook.h"
+#include "gradwire/autograd/context/graph_hook.h"
 
 #include <ATen/core/grad_mode.h>
 
@@ -8,16 +8,16 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "autograd/context/active_context.h"
-#include "autograd/context/joints.h"
-#include "autograd/context/position.h"
-#include "autograd/context/services.h"
-#include "autograd/context/unjoined.h"
-#include "autograd/graph/timeline.h"
-#include "base/error.h"
-#include "codec/torch/torch_tensors.h"
-#include "proto/autograd.pb.h"
-#include "rpc/agent.h"
+#include "gradwire/autograd/context/active_context.h"
+#include "gradwire/autograd/context/joints.h"
+#include "gradwire/autograd/context/position.h"
+#include "gradwire/autograd/context/services.h"
+#include "gradwire/autograd/context/unjoined.h"
+#include "gradwire/autograd/graph/timeline.h"
+#include "gradwire/base/error.h"
+#include "gradwire/codec/torch/torch_tensors.h"
+#include "gradwire/proto/autograd.pb.h"
+#include "gradwire/rpc/agent.h"
 
 namespace gradwire::autograd {
 absl::Status GraphPlanter::outgoing_request(const rpc::Worker& to, rpc::TensorSet* tensors,

@@ -3,10 +3,10 @@
 #include <cstdint>
 #include <memory>
 
-#include "autograd/context/contexts.h"
-#include "autograd/context/gate.h"
-#include "rpc/agent/extension.h"
-#include "rpc/worker.h"
+#include "gradwire/autograd/context/contexts.h"
+#include "gradwire/autograd/context/gate.h"
+#include "gradwire/rpc/agent/extension.h"
+#include "gradwire/rpc/worker.h"
 
 namespace gradwire::autograd {
 

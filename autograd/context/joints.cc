@@ -1,4 +1,4 @@
-#include "autograd/context/joints.h"
+#include "gradwire/autograd/context/joints.h"
 
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/variable.h>
@@ -7,10 +7,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "autograd/graph/look_ahead.h"
-#include "autograd/graph/recv_node.h"
-#include "autograd/graph/send_node.h"
-#include "base/error.h"
+#include "gradwire/autograd/graph/look_ahead.h"
+#include "gradwire/autograd/graph/recv_node.h"
+#include "gradwire/autograd/graph/send_node.h"
+#include "gradwire/base/error.h"
 
 namespace gradwire::autograd {
 namespace {

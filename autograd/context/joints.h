@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "autograd/context/context_state.h"
-#include "proto/value.pb.h"
-#include "rpc/worker.h"
+#include "gradwire/autograd/context/context_state.h"
+#include "gradwire/proto/value.pb.h"
+#include "gradwire/rpc/worker.h"
 
 // Where a message joins the graphs of two workers.
 namespace gradwire::autograd {

@@ -3,9 +3,9 @@
 #include <cstdint>
 #include <optional>
 
-#include "autograd/context/active_context.h"
-#include "autograd/graph/timeline.h"
 #include "google/protobuf/repeated_field.h"
+#include "gradwire/autograd/context/active_context.h"
+#include "gradwire/autograd/graph/timeline.h"
 
 // Where a call stands in the order of a single process, on the wire (Graph.position in proto/value.proto).
 namespace gradwire::autograd {

@@ -1,4 +1,4 @@
-#include "autograd/context/position.h"
+#include "gradwire/autograd/context/position.h"
 
 #include <ATen/SequenceNumber.h>
 #include <ATen/record_function.h>

@@ -1,4 +1,4 @@
-#include "autograd/context/step_gate.h"
+#include "gradwire/autograd/context/step_gate.h"
 
 #include <memory>
 #include <random>

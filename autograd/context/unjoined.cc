@@ -1,4 +1,4 @@
-#include "autograd/context/unjoined.h"
+#include "gradwire/autograd/context/unjoined.h"
 
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>

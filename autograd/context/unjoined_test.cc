@@ -5,10 +5,10 @@
 #include <thread>
 #include <vector>
 
-#include "autograd/optimizer/optimizer_test_util.h"
-#include "autograd/statistics.h"
-#include "base/testing/status_of.h"
 #include "gmock/gmock.h"
+#include "gradwire/autograd/optimizer/optimizer_test_util.h"
+#include "gradwire/autograd/statistics.h"
+#include "gradwire/base/testing/status_of.h"
 #include "gtest/gtest.h"
 
 // Forwards that ran outside the Context: what they made cannot be reached by its passes, and somebody says so.

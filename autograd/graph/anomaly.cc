@@ -1,4 +1,4 @@
-#include "autograd/graph/anomaly.h"
+#include "gradwire/autograd/graph/anomaly.h"
 
 #include <ATen/ops/any.h>
 #include <ATen/ops/isnan.h>

@@ -1,4 +1,4 @@
-#include "autograd/graph/gradients.h"
+#include "gradwire/autograd/graph/gradients.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/error.h"
+#include "gradwire/base/error.h"
 
 namespace gradwire::autograd {
 namespace {

@@ -1,4 +1,4 @@
-#include "autograd/graph/local_executor.h"
+#include "gradwire/autograd/graph/local_executor.h"
 
 #include <torch/csrc/autograd/cpp_hook.h>
 #include <torch/csrc/autograd/engine.h>
@@ -13,8 +13,8 @@
 #include <typeinfo>
 
 #include "absl/strings/str_cat.h"
-#include "autograd/graph/anomaly.h"
-#include "base/error.h"
+#include "gradwire/autograd/graph/anomaly.h"
+#include "gradwire/base/error.h"
 
 namespace gradwire::autograd {
 namespace {

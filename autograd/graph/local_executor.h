@@ -16,12 +16,12 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/inlined_vector.h"
 #include "absl/status/statusor.h"
-#include "autograd/graph/gradients.h"
-#include "autograd/graph/recv_node.h"
-#include "autograd/graph/send_node.h"
-#include "autograd/graph/timeline.h"
-#include "base/mutex.h"
-#include "codec/id.h"
+#include "gradwire/autograd/graph/gradients.h"
+#include "gradwire/autograd/graph/recv_node.h"
+#include "gradwire/autograd/graph/send_node.h"
+#include "gradwire/autograd/graph/timeline.h"
+#include "gradwire/base/mutex.h"
+#include "gradwire/codec/id.h"
 
 namespace gradwire::autograd {
 

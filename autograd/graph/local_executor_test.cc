@@ -1,4 +1,4 @@
-#include "autograd/graph/local_executor.h"
+#include "gradwire/autograd/graph/local_executor.h"
 
 #include <torch/torch.h>
 

@@ -1,10 +1,10 @@
-#include "autograd/graph/look_ahead.h"
+#include "gradwire/autograd/graph/look_ahead.h"
 
 #include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_set.h"
-#include "autograd/graph/recv_node.h"
+#include "gradwire/autograd/graph/recv_node.h"
 
 namespace gradwire::autograd {
 

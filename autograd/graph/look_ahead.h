@@ -7,8 +7,8 @@
 #include <cstdint>
 #include <optional>
 
-#include "autograd/graph/onward.h"
-#include "codec/id.h"
+#include "gradwire/autograd/graph/onward.h"
+#include "gradwire/codec/id.h"
 
 namespace gradwire::autograd {
 

@@ -9,7 +9,7 @@
 #include "absl/container/btree_map.h"
 #include "absl/container/btree_set.h"
 #include "google/protobuf/repeated_ptr_field.h"
-#include "proto/value.pb.h"
+#include "gradwire/proto/value.pb.h"
 
 namespace gradwire::autograd {
 

@@ -1,4 +1,4 @@
-#include "autograd/graph/onward.h"
+#include "gradwire/autograd/graph/onward.h"
 
 #include "gtest/gtest.h"
 

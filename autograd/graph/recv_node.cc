@@ -1,9 +1,9 @@
-#include "autograd/graph/recv_node.h"
+#include "gradwire/autograd/graph/recv_node.h"
 
 #include <torch/csrc/autograd/functions/utils.h>
 
 #include "absl/strings/str_cat.h"
-#include "base/error.h"
+#include "gradwire/base/error.h"
 
 namespace gradwire::autograd {
 

@@ -7,9 +7,9 @@
 #include <utility>
 #include <vector>
 
-#include "autograd/graph/onward.h"
-#include "codec/id.h"
-#include "rpc/worker.h"
+#include "gradwire/autograd/graph/onward.h"
+#include "gradwire/codec/id.h"
+#include "gradwire/rpc/worker.h"
 
 namespace gradwire::autograd {
 

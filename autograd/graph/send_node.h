@@ -6,7 +6,7 @@
 #include <string>
 #include <utility>
 
-#include "codec/id.h"
+#include "gradwire/codec/id.h"
 
 namespace gradwire::autograd {
 

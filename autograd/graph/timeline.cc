@@ -1,4 +1,4 @@
-#include "autograd/graph/timeline.h"
+#include "gradwire/autograd/graph/timeline.h"
 
 #include <algorithm>
 #include <utility>

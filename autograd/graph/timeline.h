@@ -7,7 +7,7 @@
 #include <memory>
 
 #include "absl/container/inlined_vector.h"
-#include "base/mutex.h"
+#include "gradwire/base/mutex.h"
 
 namespace gradwire::autograd {
 

@@ -1,4 +1,4 @@
-#include "autograd/clip_grad.h"
+#include "gradwire/autograd/clip_grad.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
@@ -16,14 +16,14 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
-#include "autograd/context/active_context.h"
-#include "autograd/pass/engine.h"
-#include "autograd/pass/parameter_owners.h"
-#include "base/error.h"
-#include "codec/codec_containers.h"
-#include "codec/torch/tensor_codec.h"
-#include "rpc/call.h"
-#include "rpc/registration.h"
+#include "gradwire/autograd/context/active_context.h"
+#include "gradwire/autograd/pass/engine.h"
+#include "gradwire/autograd/pass/parameter_owners.h"
+#include "gradwire/base/error.h"
+#include "gradwire/codec/codec_containers.h"
+#include "gradwire/codec/torch/tensor_codec.h"
+#include "gradwire/rpc/call.h"
+#include "gradwire/rpc/registration.h"
 
 namespace gradwire::autograd {
 namespace {

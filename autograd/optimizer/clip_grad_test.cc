@@ -1,4 +1,4 @@
-#include "autograd/clip_grad.h"
+#include "gradwire/autograd/clip_grad.h"
 
 #include <torch/nn/utils/clip_grad.h>
 #include <torch/types.h>
@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "autograd/optimizer/optimizer_test_util.h"
 #include "gmock/gmock.h"
+#include "gradwire/autograd/optimizer/optimizer_test_util.h"
 #include "gtest/gtest.h"
 
 namespace gradwire::autograd {

@@ -1,5 +1,5 @@
 // Several trainers on the same parameters.
-#include "autograd/distributed_optimizer.h"
+#include "gradwire/autograd/distributed_optimizer.h"
 
 #include <torch/types.h>
 
@@ -13,15 +13,15 @@
 #include <vector>
 
 #include "absl/time/clock.h"
-#include "autograd/autograd.h"
-#include "base/error.h"
-#include "base/mutex.h"
-#include "base/testing/status_of.h"
-#include "codec/torch/tensor_codec.h"
 #include "gmock/gmock.h"
+#include "gradwire/autograd/autograd.h"
+#include "gradwire/base/error.h"
+#include "gradwire/base/mutex.h"
+#include "gradwire/base/testing/status_of.h"
+#include "gradwire/codec/torch/tensor_codec.h"
+#include "gradwire/rpc/call.h"
+#include "gradwire/rpc/testing/group.h"
 #include "gtest/gtest.h"
-#include "rpc/call.h"
-#include "rpc/testing/group.h"
 
 namespace gradwire::autograd {
 namespace {

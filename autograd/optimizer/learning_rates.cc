@@ -1,8 +1,8 @@
-#include "autograd/optimizer/learning_rates.h"
+#include "gradwire/autograd/optimizer/learning_rates.h"
 
 #include <utility>
 
-#include "base/error.h"
+#include "gradwire/base/error.h"
 
 namespace gradwire::autograd {
 namespace {

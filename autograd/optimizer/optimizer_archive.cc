@@ -1,4 +1,4 @@
-#include "autograd/optimizer/optimizer_archive.h"
+#include "gradwire/autograd/optimizer/optimizer_archive.h"
 
 #include <ATen/ops/scalar_tensor.h>
 #include <torch/serialize/archive.h>
@@ -9,10 +9,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/error.h"
-#include "codec/codec_containers.h"
-#include "codec/torch/ivalue_codec.h"
-#include "codec/torch/tensor_codec.h"
+#include "gradwire/base/error.h"
+#include "gradwire/codec/codec_containers.h"
+#include "gradwire/codec/torch/ivalue_codec.h"
+#include "gradwire/codec/torch/tensor_codec.h"
 
 namespace gradwire::autograd {
 namespace {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "codec/codec.h"
+#include "gradwire/codec/codec.h"
 
 // What an optimizer holds, taken apart: by parameter group and by parameter instead of by the addresses that
 // libtorch's own archives name parameters by, so that it fits parameters that live elsewhere next time.

@@ -1,4 +1,4 @@
-#include "autograd/optimizer/optimizer_closure.h"
+#include "gradwire/autograd/optimizer/optimizer_closure.h"
 
 #include <utility>
 

@@ -7,8 +7,8 @@
 #include <optional>
 #include <tuple>
 
-#include "base/future.h"
-#include "base/mutex.h"
+#include "gradwire/base/future.h"
+#include "gradwire/base/mutex.h"
 
 namespace gradwire::autograd {
 

@@ -1,4 +1,4 @@
-#include "autograd/optimizer/optimizer_file.h"
+#include "gradwire/autograd/optimizer/optimizer_file.h"
 
 #include <cstdint>
 #include <cstring>
@@ -10,11 +10,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
-#include "base/error.h"
-#include "base/stable_hash.h"
-#include "codec/codec_containers.h"
-#include "codec/tensor_set.h"
-#include "codec/torch/tensor_codec.h"
+#include "gradwire/base/error.h"
+#include "gradwire/base/stable_hash.h"
+#include "gradwire/codec/codec_containers.h"
+#include "gradwire/codec/tensor_set.h"
+#include "gradwire/codec/torch/tensor_codec.h"
 
 namespace gradwire::autograd {
 namespace {

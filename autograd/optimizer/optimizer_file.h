@@ -4,7 +4,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "autograd/optimizer/optimizer_archive.h"
+#include "gradwire/autograd/optimizer/optimizer_archive.h"
 
 // The saved state of a distributed optimizer as bytes, the same on every machine of one byte order:
 //

@@ -1,4 +1,4 @@
-#include "autograd/optimizer/optimizer_shard.h"
+#include "gradwire/autograd/optimizer/optimizer_shard.h"
 
 #include <ATen/core/grad_mode.h>
 
@@ -9,13 +9,13 @@
 #include "absl/container/btree_set.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "autograd/optimizer/optimizer_closure.h"
-#include "base/clock.h"
-#include "base/error.h"
-#include "codec/torch/tensor_codec.h"
-#include "rpc/call.h"
-#include "rpc/call_context.h"
-#include "rpc/caller/answer_by.h"
+#include "gradwire/autograd/optimizer/optimizer_closure.h"
+#include "gradwire/base/clock.h"
+#include "gradwire/base/error.h"
+#include "gradwire/codec/torch/tensor_codec.h"
+#include "gradwire/rpc/call.h"
+#include "gradwire/rpc/call_context.h"
+#include "gradwire/rpc/caller/answer_by.h"
 
 namespace gradwire::autograd {
 namespace {

@@ -11,12 +11,12 @@
 #include <vector>
 
 #include "absl/container/flat_hash_set.h"
-#include "autograd/optimizer/optimizer_archive.h"
-#include "autograd/pass/engine.h"
-#include "base/future.h"
-#include "base/mutex.h"
-#include "rpc/agent.h"
-#include "rpc/rref.h"
+#include "gradwire/autograd/optimizer/optimizer_archive.h"
+#include "gradwire/autograd/pass/engine.h"
+#include "gradwire/base/future.h"
+#include "gradwire/base/mutex.h"
+#include "gradwire/rpc/agent.h"
+#include "gradwire/rpc/rref.h"
 
 namespace gradwire::autograd {
 

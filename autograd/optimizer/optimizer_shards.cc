@@ -1,4 +1,4 @@
-#include "autograd/optimizer/optimizer_shards.h"
+#include "gradwire/autograd/optimizer/optimizer_shards.h"
 
 #include <ATen/core/grad_mode.h>
 
@@ -9,16 +9,16 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "autograd/context/active_context.h"
-#include "autograd/optimizer/optimizer_closure.h"
-#include "autograd/optimizer/optimizer_file.h"
-#include "autograd/pass/engine.h"
-#include "base/error.h"
-#include "base/log.h"
-#include "codec/codec_containers.h"
-#include "codec/torch/tensor_codec.h"
-#include "rpc/call.h"
-#include "rpc/registration.h"
+#include "gradwire/autograd/context/active_context.h"
+#include "gradwire/autograd/optimizer/optimizer_closure.h"
+#include "gradwire/autograd/optimizer/optimizer_file.h"
+#include "gradwire/autograd/pass/engine.h"
+#include "gradwire/base/error.h"
+#include "gradwire/base/log.h"
+#include "gradwire/codec/codec_containers.h"
+#include "gradwire/codec/torch/tensor_codec.h"
+#include "gradwire/rpc/call.h"
+#include "gradwire/rpc/registration.h"
 
 namespace gradwire::autograd {
 

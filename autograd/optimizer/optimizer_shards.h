@@ -7,13 +7,13 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "autograd/context.h"
-#include "autograd/optimizer/learning_rates.h"
-#include "autograd/optimizer/optimizer_shard.h"
-#include "autograd/pass/parameter_owners.h"
-#include "base/mutex.h"
-#include "rpc/agent.h"
-#include "rpc/destination.h"
+#include "gradwire/autograd/context.h"
+#include "gradwire/autograd/optimizer/learning_rates.h"
+#include "gradwire/autograd/optimizer/optimizer_shard.h"
+#include "gradwire/autograd/pass/parameter_owners.h"
+#include "gradwire/base/mutex.h"
+#include "gradwire/rpc/agent.h"
+#include "gradwire/rpc/destination.h"
 
 namespace gradwire::autograd {
 

@@ -7,11 +7,11 @@
 #include <string>
 #include <vector>
 
-#include "autograd/optimizer/optimizer_archive.h"
-#include "autograd/optimizer/optimizer_file.h"
-#include "autograd/optimizer/optimizer_test_util.h"
-#include "base/stable_hash.h"
 #include "gmock/gmock.h"
+#include "gradwire/autograd/optimizer/optimizer_archive.h"
+#include "gradwire/autograd/optimizer/optimizer_file.h"
+#include "gradwire/autograd/optimizer/optimizer_test_util.h"
+#include "gradwire/base/stable_hash.h"
 #include "gtest/gtest.h"
 
 namespace gradwire::autograd {

@@ -8,10 +8,10 @@
 #include <thread>
 #include <vector>
 
-#include "autograd/optimizer/optimizer_test_util.h"
-#include "autograd/pass/engine.h"
-#include "base/mutex.h"
 #include "gmock/gmock.h"
+#include "gradwire/autograd/optimizer/optimizer_test_util.h"
+#include "gradwire/autograd/pass/engine.h"
+#include "gradwire/base/mutex.h"
 #include "gtest/gtest.h"
 
 namespace gradwire::autograd {

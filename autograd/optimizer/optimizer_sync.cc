@@ -8,10 +8,10 @@
 #include "absl/container/btree_set.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "autograd/optimizer/optimizer_shard.h"
-#include "base/error.h"
-#include "rpc/call_context.h"
-#include "rpc/caller/answer_by.h"
+#include "gradwire/autograd/optimizer/optimizer_shard.h"
+#include "gradwire/base/error.h"
+#include "gradwire/rpc/call_context.h"
+#include "gradwire/rpc/caller/answer_by.h"
 
 namespace gradwire::autograd {
 

@@ -7,12 +7,12 @@
 #include <utility>
 #include <vector>
 
-#include "autograd/autograd.h"
-#include "autograd/distributed_optimizer.h"
-#include "base/testing/status_of.h"
-#include "codec/torch/tensor_codec.h"
-#include "rpc/call.h"
-#include "rpc/testing/group.h"
+#include "gradwire/autograd/autograd.h"
+#include "gradwire/autograd/distributed_optimizer.h"
+#include "gradwire/base/testing/status_of.h"
+#include "gradwire/codec/torch/tensor_codec.h"
+#include "gradwire/rpc/call.h"
+#include "gradwire/rpc/testing/group.h"
 
 // What the tests of optimizers have in common; included once in each.
 namespace gradwire::autograd {

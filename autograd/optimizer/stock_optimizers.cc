@@ -1,5 +1,5 @@
 // The optimizers that libtorch comes with, as owners make them.
-#include "autograd/distributed_optimizer.h"
+#include "gradwire/autograd/distributed_optimizer.h"
 
 namespace gradwire::autograd {
 

@@ -1,4 +1,4 @@
-#include "autograd/autograd.h"
+#include "gradwire/autograd/autograd.h"
 
 #include <ATen/ops/ones_like.h>
 #include <torch/csrc/autograd/anomaly_mode.h>
@@ -10,17 +10,17 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
-#include "autograd/context/active_context.h"
-#include "autograd/context/position.h"
-#include "autograd/pass/engine.h"
-#include "autograd/pass/parameter_owners.h"
-#include "base/clock.h"
-#include "base/error.h"
-#include "codec/torch/tensor_codec.h"
-#include "rpc/agent.h"
-#include "rpc/call.h"
-#include "rpc/call_context.h"
-#include "rpc/registration.h"
+#include "gradwire/autograd/context/active_context.h"
+#include "gradwire/autograd/context/position.h"
+#include "gradwire/autograd/pass/engine.h"
+#include "gradwire/autograd/pass/parameter_owners.h"
+#include "gradwire/base/clock.h"
+#include "gradwire/base/error.h"
+#include "gradwire/codec/torch/tensor_codec.h"
+#include "gradwire/rpc/agent.h"
+#include "gradwire/rpc/call.h"
+#include "gradwire/rpc/call_context.h"
+#include "gradwire/rpc/registration.h"
 
 namespace gradwire::autograd {
 namespace {

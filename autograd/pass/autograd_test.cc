@@ -1,4 +1,4 @@
-#include "autograd/autograd.h"
+#include "gradwire/autograd/autograd.h"
 
 #include <torch/torch.h>
 
@@ -8,14 +8,14 @@
 #include <thread>
 #include <vector>
 
-#include "autograd/pass/engine.h"
-#include "base/error.h"
-#include "base/testing/status_of.h"
-#include "codec/torch/tensor_codec.h"
 #include "gmock/gmock.h"
+#include "gradwire/autograd/pass/engine.h"
+#include "gradwire/base/error.h"
+#include "gradwire/base/testing/status_of.h"
+#include "gradwire/codec/torch/tensor_codec.h"
+#include "gradwire/rpc/call.h"
+#include "gradwire/rpc/testing/group.h"
 #include "gtest/gtest.h"
-#include "rpc/call.h"
-#include "rpc/testing/group.h"
 
 namespace gradwire::autograd {
 namespace {

@@ -1,4 +1,4 @@
-#include "autograd/checkpoint.h"
+#include "gradwire/autograd/checkpoint.h"
 
 #include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -11,8 +11,8 @@
 #include <stdexcept>
 #include <utility>
 
-#include "autograd/autograd.h"
-#include "autograd/context/active_context.h"
+#include "gradwire/autograd/autograd.h"
+#include "gradwire/autograd/context/active_context.h"
 
 namespace gradwire::autograd {
 namespace {

@@ -1,16 +1,16 @@
-#include "autograd/context.h"
+#include "gradwire/autograd/context.h"
 
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "autograd/context/active_context.h"
-#include "autograd/pass/engine.h"
-#include "base/clock.h"
-#include "base/error.h"
-#include "base/future.h"
-#include "rpc/agent.h"
-#include "rpc/call_context.h"
+#include "gradwire/autograd/context/active_context.h"
+#include "gradwire/autograd/pass/engine.h"
+#include "gradwire/base/clock.h"
+#include "gradwire/base/error.h"
+#include "gradwire/base/future.h"
+#include "gradwire/rpc/agent.h"
+#include "gradwire/rpc/call_context.h"
 
 namespace gradwire::autograd {
 namespace {

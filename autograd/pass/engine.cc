@@ -1,13 +1,13 @@
-#include "autograd/pass/engine.h"
+#include "gradwire/autograd/pass/engine.h"
 
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "autograd/context/services.h"
-#include "base/error.h"
-#include "codec/codec_containers.h"
-#include "codec/torch/torch_tensors.h"
-#include "proto/autograd.pb.h"
+#include "gradwire/autograd/context/services.h"
+#include "gradwire/base/error.h"
+#include "gradwire/codec/codec_containers.h"
+#include "gradwire/codec/torch/torch_tensors.h"
+#include "gradwire/proto/autograd.pb.h"
 
 namespace gradwire::autograd {
 namespace {

@@ -6,13 +6,13 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
-#include "autograd/context/contexts.h"
-#include "autograd/context/gate.h"
-#include "autograd/context/graph_hook.h"
-#include "autograd/pass/pass.h"
-#include "base/threads/executor.h"
-#include "rpc/agent.h"
-#include "rpc/agent/extension.h"
+#include "gradwire/autograd/context/contexts.h"
+#include "gradwire/autograd/context/gate.h"
+#include "gradwire/autograd/context/graph_hook.h"
+#include "gradwire/autograd/pass/pass.h"
+#include "gradwire/base/threads/executor.h"
+#include "gradwire/rpc/agent.h"
+#include "gradwire/rpc/agent/extension.h"
 
 namespace gradwire::autograd {
 

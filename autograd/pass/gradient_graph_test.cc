@@ -8,14 +8,14 @@
 #include <thread>
 #include <vector>
 
-#include "autograd/autograd.h"
-#include "autograd/checkpoint.h"
-#include "base/error.h"
-#include "codec/torch/tensor_codec.h"
 #include "gmock/gmock.h"
+#include "gradwire/autograd/autograd.h"
+#include "gradwire/autograd/checkpoint.h"
+#include "gradwire/base/error.h"
+#include "gradwire/codec/torch/tensor_codec.h"
+#include "gradwire/rpc/call.h"
+#include "gradwire/rpc/testing/group.h"
 #include "gtest/gtest.h"
-#include "rpc/call.h"
-#include "rpc/testing/group.h"
 
 // What else a backward pass may do: be differentiated itself, run parts of the forward again, find where a bad number comes
 // from.

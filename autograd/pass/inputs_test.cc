@@ -5,13 +5,13 @@
 #include <string>
 #include <vector>
 
-#include "autograd/autograd.h"
-#include "base/error.h"
-#include "codec/torch/tensor_codec.h"
 #include "gmock/gmock.h"
+#include "gradwire/autograd/autograd.h"
+#include "gradwire/base/error.h"
+#include "gradwire/codec/torch/tensor_codec.h"
+#include "gradwire/rpc/call.h"
+#include "gradwire/rpc/testing/group.h"
 #include "gtest/gtest.h"
-#include "rpc/call.h"
-#include "rpc/testing/group.h"
 
 // backward() with `inputs`: nothing is computed or sent that their gradients do not depend on; and RRef::backward().
 namespace gradwire::autograd {

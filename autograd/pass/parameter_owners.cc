@@ -1,8 +1,8 @@
-#include "autograd/pass/parameter_owners.h"
+#include "gradwire/autograd/pass/parameter_owners.h"
 
 #include <algorithm>
 
-#include "autograd/pass/engine.h"
+#include "gradwire/autograd/pass/engine.h"
 
 namespace gradwire::autograd {
 

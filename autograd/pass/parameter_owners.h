@@ -9,11 +9,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "autograd/context.h"
-#include "base/error.h"
-#include "base/future.h"
-#include "rpc/rref.h"
-#include "rpc/worker.h"
+#include "gradwire/autograd/context.h"
+#include "gradwire/base/error.h"
+#include "gradwire/base/future.h"
+#include "gradwire/rpc/rref.h"
+#include "gradwire/rpc/worker.h"
 
 // Parameters by the worker that owns them, and rounds of calls to all of these.
 namespace gradwire::autograd {

@@ -1,4 +1,4 @@
-#include "autograd/pass/pass.h"
+#include "gradwire/autograd/pass/pass.h"
 
 #include <ATen/core/grad_mode.h>
 
@@ -7,13 +7,13 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "autograd/context/active_context.h"
-#include "autograd/context/joints.h"
-#include "autograd/context/position.h"
-#include "autograd/context/unjoined.h"
-#include "base/clock.h"
-#include "base/error.h"
-#include "base/log.h"
+#include "gradwire/autograd/context/active_context.h"
+#include "gradwire/autograd/context/joints.h"
+#include "gradwire/autograd/context/position.h"
+#include "gradwire/autograd/context/unjoined.h"
+#include "gradwire/base/clock.h"
+#include "gradwire/base/error.h"
+#include "gradwire/base/log.h"
 
 namespace gradwire::autograd {
 namespace {

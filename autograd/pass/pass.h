@@ -12,14 +12,14 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "autograd/context/context_state.h"
-#include "autograd/graph/local_executor.h"
-#include "autograd/pass/pass_state.h"
-#include "autograd/pass/plan.h"
-#include "base/future.h"
-#include "base/mutex.h"
-#include "proto/autograd.pb.h"
-#include "rpc/agent.h"
+#include "gradwire/autograd/context/context_state.h"
+#include "gradwire/autograd/graph/local_executor.h"
+#include "gradwire/autograd/pass/pass_state.h"
+#include "gradwire/autograd/pass/plan.h"
+#include "gradwire/base/future.h"
+#include "gradwire/base/mutex.h"
+#include "gradwire/proto/autograd.pb.h"
+#include "gradwire/rpc/agent.h"
 
 namespace gradwire::autograd {
 

@@ -6,18 +6,18 @@
 #include <thread>
 #include <vector>
 
-#include "autograd/autograd.h"
-#include "autograd/context/services.h"
-#include "autograd/statistics.h"
-#include "base/error.h"
-#include "base/testing/status_of.h"
-#include "codec/codec_containers.h"
-#include "codec/torch/tensor_codec.h"
 #include "gmock/gmock.h"
+#include "gradwire/autograd/autograd.h"
+#include "gradwire/autograd/context/services.h"
+#include "gradwire/autograd/statistics.h"
+#include "gradwire/base/error.h"
+#include "gradwire/base/testing/status_of.h"
+#include "gradwire/codec/codec_containers.h"
+#include "gradwire/codec/torch/tensor_codec.h"
+#include "gradwire/proto/autograd.pb.h"
+#include "gradwire/rpc/call.h"
+#include "gradwire/rpc/testing/group.h"
 #include "gtest/gtest.h"
-#include "proto/autograd.pb.h"
-#include "rpc/call.h"
-#include "rpc/testing/group.h"
 
 // How a backward pass ends before its time, and that nothing of it stays anywhere.
 namespace gradwire::autograd {

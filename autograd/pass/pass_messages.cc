@@ -4,13 +4,13 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "autograd/context/joints.h"
-#include "autograd/context/services.h"
-#include "autograd/pass/pass.h"
-#include "base/clock.h"
-#include "base/error.h"
-#include "codec/codec_containers.h"
-#include "codec/torch/torch_tensors.h"
+#include "gradwire/autograd/context/joints.h"
+#include "gradwire/autograd/context/services.h"
+#include "gradwire/autograd/pass/pass.h"
+#include "gradwire/base/clock.h"
+#include "gradwire/base/error.h"
+#include "gradwire/codec/codec_containers.h"
+#include "gradwire/codec/torch/torch_tensors.h"
 
 namespace gradwire::autograd {
 namespace {

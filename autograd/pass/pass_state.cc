@@ -1,8 +1,8 @@
-#include "autograd/pass/pass_state.h"
+#include "gradwire/autograd/pass/pass_state.h"
 
 #include <utility>
 
-#include "autograd/deliberate_bug.h"
+#include "gradwire/autograd/deliberate_bug.h"
 
 namespace gradwire::autograd {
 namespace {

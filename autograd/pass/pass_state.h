@@ -9,7 +9,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
-#include "codec/id.h"
+#include "gradwire/codec/id.h"
 
 namespace gradwire::autograd {
 

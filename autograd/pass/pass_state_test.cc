@@ -1,4 +1,4 @@
-#include "autograd/pass/pass_state.h"
+#include "gradwire/autograd/pass/pass_state.h"
 
 #include <algorithm>
 #include <functional>

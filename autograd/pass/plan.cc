@@ -1,4 +1,4 @@
-#include "autograd/pass/plan.h"
+#include "gradwire/autograd/pass/plan.h"
 
 #include <utility>
 

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "autograd/graph/onward.h"
+#include "gradwire/autograd/graph/onward.h"
 
 namespace gradwire::autograd {
 

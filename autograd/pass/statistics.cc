@@ -1,7 +1,7 @@
-#include "autograd/statistics.h"
+#include "gradwire/autograd/statistics.h"
 
-#include "autograd/pass/engine.h"
-#include "base/error.h"
+#include "gradwire/autograd/pass/engine.h"
+#include "gradwire/base/error.h"
 
 namespace gradwire::autograd {
 

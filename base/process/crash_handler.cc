@@ -1,4 +1,4 @@
-#include "base/process/crash_handler.h"
+#include "gradwire/base/process/crash_handler.h"
 
 #include <execinfo.h>
 #include <signal.h>
@@ -13,8 +13,8 @@
 #include <cstdlib>
 
 #include "absl/debugging/symbolize.h"
-#include "base/process/last_words.h"
-#include "base/safe_text.h"
+#include "gradwire/base/process/last_words.h"
+#include "gradwire/base/safe_text.h"
 
 // There only in a program that was built with one of them, of which the libraries may know nothing.
 extern "C" void __asan_init() __attribute__((weak));

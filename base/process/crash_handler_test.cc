@@ -1,4 +1,4 @@
-#include "base/process/crash_handler.h"
+#include "gradwire/base/process/crash_handler.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "base/process/host.h"
+#include "gradwire/base/process/host.h"
 
 #include <sys/stat.h>
 #include <unistd.h>

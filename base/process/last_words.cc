@@ -1,4 +1,4 @@
-#include "base/process/last_words.h"
+#include "gradwire/base/process/last_words.h"
 
 #include <fcntl.h>
 #include <time.h>
@@ -8,7 +8,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "base/safe_text.h"
+#include "gradwire/base/safe_text.h"
 
 namespace gradwire {
 namespace {

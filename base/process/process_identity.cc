@@ -1,4 +1,4 @@
-#include "base/process/process_identity.h"
+#include "gradwire/base/process/process_identity.h"
 
 #include <signal.h>
 #include <unistd.h>
@@ -13,7 +13,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "base/process/host.h"
+#include "gradwire/base/process/host.h"
 
 namespace gradwire {
 namespace {

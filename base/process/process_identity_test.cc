@@ -1,4 +1,4 @@
-#include "base/process/process_identity.h"
+#include "gradwire/base/process/process_identity.h"
 
 #include <gtest/gtest.h>
 #include <sys/wait.h>

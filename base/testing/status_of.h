@@ -3,7 +3,7 @@
 #include <functional>
 
 #include "absl/status/status.h"
-#include "base/error.h"
+#include "gradwire/base/error.h"
 
 namespace gradwire {
 

@@ -1,4 +1,4 @@
-#include "base/testing/test_needs.h"
+#include "gradwire/base/testing/test_needs.h"
 
 #include <gtest/gtest-spi.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "base/threads/alarm.h"
+#include "gradwire/base/threads/alarm.h"
 
 #include <sys/timerfd.h>
 #include <unistd.h>
@@ -10,7 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "base/error.h"
+#include "gradwire/base/error.h"
 
 namespace gradwire {
 namespace {

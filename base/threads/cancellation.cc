@@ -1,8 +1,8 @@
-#include "base/threads/cancellation.h"
+#include "gradwire/base/threads/cancellation.h"
 
 #include <utility>
 
-#include "base/mutex.h"
+#include "gradwire/base/mutex.h"
 
 namespace gradwire {
 

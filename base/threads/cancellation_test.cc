@@ -1,4 +1,4 @@
-#include "base/threads/cancellation.h"
+#include "gradwire/base/threads/cancellation.h"
 
 #include <thread>
 #include <vector>

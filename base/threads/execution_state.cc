@@ -1,4 +1,4 @@
-#include "base/threads/execution_state.h"
+#include "gradwire/base/threads/execution_state.h"
 
 #include <cstdlib>
 

@@ -1,8 +1,8 @@
-#include "base/threads/executor.h"
+#include "gradwire/base/threads/executor.h"
 
 #include <utility>
 
-#include "base/threads/execution_state.h"
+#include "gradwire/base/threads/execution_state.h"
 
 namespace gradwire {
 namespace {

@@ -1,11 +1,11 @@
-#include "base/threads/executor.h"
+#include "gradwire/base/threads/executor.h"
 
 #include <memory>
 #include <utility>
 #include <vector>
 
-#include "base/threads/execution_state.h"
-#include "base/threads/thread_pool.h"
+#include "gradwire/base/threads/execution_state.h"
+#include "gradwire/base/threads/thread_pool.h"
 #include "gtest/gtest.h"
 
 namespace gradwire {

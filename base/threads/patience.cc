@@ -1,4 +1,4 @@
-#include "base/threads/patience.h"
+#include "gradwire/base/threads/patience.h"
 
 #include <time.h>
 

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "base/threads/poller.h"
+#include "gradwire/base/threads/poller.h"
 
 namespace gradwire {
 

@@ -1,9 +1,9 @@
-#include "base/threads/strand.h"
+#include "gradwire/base/threads/strand.h"
 
 #include <atomic>
 #include <utility>
 
-#include "base/threads/execution_state.h"
+#include "gradwire/base/threads/execution_state.h"
 
 namespace gradwire {
 

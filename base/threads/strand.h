@@ -4,8 +4,8 @@
 #include <memory>
 
 #include "absl/functional/any_invocable.h"
-#include "base/mutex.h"
-#include "base/threads/executor.h"
+#include "gradwire/base/mutex.h"
+#include "gradwire/base/threads/executor.h"
 
 namespace gradwire {
 

@@ -1,11 +1,11 @@
-#include "base/threads/strand.h"
+#include "gradwire/base/threads/strand.h"
 
 #include <optional>
 #include <vector>
 
-#include "base/future.h"
-#include "base/threads/execution_state.h"
-#include "base/threads/thread_pool.h"
+#include "gradwire/base/future.h"
+#include "gradwire/base/threads/execution_state.h"
+#include "gradwire/base/threads/thread_pool.h"
 #include "gtest/gtest.h"
 
 namespace gradwire {

@@ -1,4 +1,4 @@
-#include "base/threads/thread_pool.h"
+#include "gradwire/base/threads/thread_pool.h"
 
 #include <pthread.h>
 #include <unistd.h>
@@ -12,10 +12,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/clock.h"
-#include "base/log.h"
-#include "base/threads/execution_state.h"
-#include "base/threads/patience.h"
+#include "gradwire/base/clock.h"
+#include "gradwire/base/log.h"
+#include "gradwire/base/threads/execution_state.h"
+#include "gradwire/base/threads/patience.h"
 
 namespace gradwire {
 namespace {

@@ -13,10 +13,10 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "base/mutex.h"
-#include "base/threads/alarm.h"
-#include "base/threads/executor.h"
-#include "base/threads/poller.h"
+#include "gradwire/base/mutex.h"
+#include "gradwire/base/threads/alarm.h"
+#include "gradwire/base/threads/executor.h"
+#include "gradwire/base/threads/poller.h"
 
 namespace gradwire {
 

@@ -10,10 +10,10 @@
 #include <utility>
 #include <vector>
 
-#include "base/future.h"
-#include "base/mutex.h"
-#include "base/threads/execution_state.h"
-#include "base/threads/thread_pool.h"
+#include "gradwire/base/future.h"
+#include "gradwire/base/mutex.h"
+#include "gradwire/base/threads/execution_state.h"
+#include "gradwire/base/threads/thread_pool.h"
 #include "gtest/gtest.h"
 
 namespace gradwire {

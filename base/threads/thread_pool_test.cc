@@ -1,4 +1,4 @@
-#include "base/threads/thread_pool.h"
+#include "gradwire/base/threads/thread_pool.h"
 
 #include <algorithm>
 #include <atomic>
@@ -9,9 +9,9 @@
 #include <thread>
 #include <vector>
 
-#include "base/clock.h"
-#include "base/future.h"
-#include "base/threads/execution_state.h"
+#include "gradwire/base/clock.h"
+#include "gradwire/base/future.h"
+#include "gradwire/base/threads/execution_state.h"
 #include "gtest/gtest.h"
 
 namespace gradwire {

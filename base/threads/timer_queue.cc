@@ -1,4 +1,4 @@
-#include "base/threads/timer_queue.h"
+#include "gradwire/base/threads/timer_queue.h"
 
 #include <pthread.h>
 

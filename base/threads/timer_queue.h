@@ -8,7 +8,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/functional/any_invocable.h"
-#include "base/clock.h"
+#include "gradwire/base/clock.h"
 
 namespace gradwire {
 

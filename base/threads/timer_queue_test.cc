@@ -1,4 +1,4 @@
-#include "base/threads/timer_queue.h"
+#include "gradwire/base/threads/timer_queue.h"
 
 #include <chrono>
 #include <future>
@@ -6,7 +6,7 @@
 #include <memory>
 #include <vector>
 
-#include "base/manual_clock.h"
+#include "gradwire/base/manual_clock.h"
 #include "gtest/gtest.h"
 
 namespace gradwire {

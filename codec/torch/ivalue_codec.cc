@@ -1,4 +1,4 @@
-#include "codec/torch/ivalue_codec.h"
+#include "gradwire/codec/torch/ivalue_codec.h"
 
 #include <ATen/core/Dict.h>
 #include <ATen/core/List.h>
@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/error.h"
-#include "codec/torch/ivalue_type.h"
-#include "codec/torch/tensor_codec.h"
-#include "security/limits.h"
+#include "gradwire/base/error.h"
+#include "gradwire/codec/torch/ivalue_type.h"
+#include "gradwire/codec/torch/tensor_codec.h"
+#include "gradwire/security/limits.h"
 
 namespace gradwire::rpc {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "codec/codec.h"
+#include "gradwire/codec/codec.h"
 
 namespace gradwire::rpc {
 

@@ -1,4 +1,4 @@
-#include "codec/torch/ivalue_codec.h"
+#include "gradwire/codec/torch/ivalue_codec.h"
 
 #include <ATen/ATen.h>
 
@@ -7,12 +7,12 @@
 #include <tuple>
 #include <vector>
 
-#include "codec/codec_containers.h"
-#include "codec/codec_test_util.h"
-#include "codec/torch/ivalue_type.h"
-#include "codec/torch/tensor_codec.h"
+#include "gradwire/codec/codec_containers.h"
+#include "gradwire/codec/codec_test_util.h"
+#include "gradwire/codec/torch/ivalue_type.h"
+#include "gradwire/codec/torch/tensor_codec.h"
+#include "gradwire/security/limits.h"
 #include "gtest/gtest.h"
-#include "security/limits.h"
 
 namespace gradwire::rpc {
 namespace {

@@ -1,12 +1,12 @@
-#include "codec/torch/ivalue_type.h"
+#include "gradwire/codec/torch/ivalue_type.h"
 
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
-#include "base/error.h"
-#include "security/limits.h"
+#include "gradwire/base/error.h"
+#include "gradwire/security/limits.h"
 
 namespace gradwire::rpc {
 namespace {

@@ -9,11 +9,11 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/error.h"
-#include "codec/tensor_set.h"
-#include "codec/torch/tensor_reader.h"
-#include "codec/torch/tensor_writer.h"
-#include "codec/torch/torch_tensors.h"
+#include "gradwire/base/error.h"
+#include "gradwire/codec/tensor_set.h"
+#include "gradwire/codec/torch/tensor_reader.h"
+#include "gradwire/codec/torch/tensor_writer.h"
+#include "gradwire/codec/torch/torch_tensors.h"
 
 namespace gradwire::rpc {
 namespace {

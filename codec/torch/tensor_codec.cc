@@ -1,10 +1,10 @@
-#include "codec/torch/tensor_codec.h"
+#include "gradwire/codec/torch/tensor_codec.h"
 
 #include <exception>
 #include <limits>
 #include <utility>
 
-#include "codec/torch/torch_tensors.h"
+#include "gradwire/codec/torch/torch_tensors.h"
 
 namespace gradwire::rpc {
 namespace {

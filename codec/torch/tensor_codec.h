@@ -10,7 +10,7 @@
 
 #include <string>
 
-#include "codec/codec.h"
+#include "gradwire/codec/codec.h"
 
 namespace gradwire::rpc {
 

@@ -1,4 +1,4 @@
-#include "codec/torch/tensor_codec.h"
+#include "gradwire/codec/torch/tensor_codec.h"
 
 #include <ATen/ATen.h>
 #include <c10/core/GradMode.h>
@@ -8,10 +8,10 @@
 #include <string>
 #include <vector>
 
-#include "base/threads/execution_state.h"
-#include "codec/codec_containers.h"
-#include "codec/codec_test_util.h"
-#include "codec/torch/torch_tensors.h"
+#include "gradwire/base/threads/execution_state.h"
+#include "gradwire/codec/codec_containers.h"
+#include "gradwire/codec/codec_test_util.h"
+#include "gradwire/codec/torch/torch_tensors.h"
 #include "gtest/gtest.h"
 
 namespace gradwire::rpc {

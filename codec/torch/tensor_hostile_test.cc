@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "codec/codec_test_util.h"
-#include "codec/torch/tensor_codec.h"
-#include "codec/torch/torch_tensors.h"
+#include "gradwire/codec/codec_test_util.h"
+#include "gradwire/codec/torch/tensor_codec.h"
+#include "gradwire/codec/torch/torch_tensors.h"
 #include "gtest/gtest.h"
 
 namespace gradwire::rpc {

@@ -1,4 +1,4 @@
-#include "codec/torch/tensor_layout.h"
+#include "gradwire/codec/torch/tensor_layout.h"
 
 #include <limits>
 #include <vector>

@@ -1,4 +1,4 @@
-#include "codec/torch/tensor_memory.h"
+#include "gradwire/codec/torch/tensor_memory.h"
 
 #include <ATen/Utils.h>
 #include <c10/core/CPUAllocator.h>
@@ -8,9 +8,9 @@
 #include <memory>
 #include <utility>
 
-#include "base/block_cache.h"
-#include "base/error.h"
-#include "transport/buffer_pool.h"
+#include "gradwire/base/block_cache.h"
+#include "gradwire/base/error.h"
+#include "gradwire/transport/buffer_pool.h"
 
 namespace gradwire::rpc {
 namespace {

@@ -7,7 +7,7 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
-#include "transport/message.h"
+#include "gradwire/transport/message.h"
 
 namespace gradwire::rpc {
 

@@ -1,4 +1,4 @@
-#include "codec/torch/tensor_reader.h"
+#include "gradwire/codec/torch/tensor_reader.h"
 
 #include <ATen/EmptyTensor.h>
 
@@ -7,9 +7,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/error.h"
-#include "codec/torch/tensor_layout.h"
-#include "codec/torch/tensor_memory.h"
+#include "gradwire/base/error.h"
+#include "gradwire/codec/torch/tensor_layout.h"
+#include "gradwire/codec/torch/tensor_memory.h"
 
 namespace gradwire::rpc {
 namespace {

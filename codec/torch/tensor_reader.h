@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "proto/value.pb.h"
-#include "transport/message.h"
+#include "gradwire/proto/value.pb.h"
+#include "gradwire/transport/message.h"
 
 namespace gradwire::rpc {
 

@@ -13,9 +13,9 @@
 #include <limits>
 
 #include "absl/strings/str_cat.h"
-#include "base/error.h"
-#include "codec/torch/tensor_layout.h"
-#include "codec/torch/tensor_reader.h"
+#include "gradwire/base/error.h"
+#include "gradwire/codec/torch/tensor_layout.h"
+#include "gradwire/codec/torch/tensor_reader.h"
 
 namespace gradwire::rpc {
 namespace {

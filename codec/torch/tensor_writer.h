@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "codec/tensor_set.h"
-#include "proto/value.pb.h"
+#include "gradwire/codec/tensor_set.h"
+#include "gradwire/proto/value.pb.h"
 
 namespace gradwire::rpc {
 

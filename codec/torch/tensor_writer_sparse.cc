@@ -5,10 +5,10 @@
 #include <cstdint>
 
 #include "absl/strings/str_cat.h"
-#include "base/error.h"
-#include "codec/torch/tensor_layout.h"
-#include "codec/torch/tensor_memory.h"
-#include "codec/torch/tensor_writer.h"
+#include "gradwire/base/error.h"
+#include "gradwire/codec/torch/tensor_layout.h"
+#include "gradwire/codec/torch/tensor_memory.h"
+#include "gradwire/codec/torch/tensor_writer.h"
 
 namespace gradwire::rpc {
 

@@ -11,8 +11,8 @@
 #include <typeinfo>
 
 #include "absl/strings/str_cat.h"
-#include "base/error.h"
-#include "base/threads/execution_state.h"
+#include "gradwire/base/error.h"
+#include "gradwire/base/threads/execution_state.h"
 
 namespace gradwire::rpc {
 namespace {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
-#include "codec/tensor_set.h"
+#include "gradwire/codec/tensor_set.h"
 
 namespace gradwire::rpc {
 

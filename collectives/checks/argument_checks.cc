@@ -1,4 +1,4 @@
-#include "collectives/checks/argument_checks.h"
+#include "gradwire/collectives/checks/argument_checks.h"
 
 #include <ATen/MemoryOverlap.h>
 
@@ -6,9 +6,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "base/error.h"
-#include "collectives/checks/argument_messages.h"
-#include "collectives/checks/reduction_meaning.h"
+#include "gradwire/base/error.h"
+#include "gradwire/collectives/checks/argument_messages.h"
+#include "gradwire/collectives/checks/reduction_meaning.h"
 
 namespace gradwire::collectives {
 

@@ -8,8 +8,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "collectives/backend.h"
-#include "collectives/reduce_op.h"
+#include "gradwire/collectives/backend.h"
+#include "gradwire/collectives/reduce_op.h"
 
 namespace gradwire::collectives {
 

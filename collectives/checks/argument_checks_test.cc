@@ -1,4 +1,4 @@
-#include "collectives/checks/argument_checks.h"
+#include "gradwire/collectives/checks/argument_checks.h"
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>

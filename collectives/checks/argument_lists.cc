@@ -3,9 +3,9 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "base/error.h"
-#include "collectives/checks/argument_checks.h"
-#include "collectives/checks/argument_messages.h"
+#include "gradwire/base/error.h"
+#include "gradwire/collectives/checks/argument_checks.h"
+#include "gradwire/collectives/checks/argument_messages.h"
 
 namespace gradwire::collectives {
 

@@ -1,4 +1,4 @@
-#include "collectives/checks/reduction_meaning.h"
+#include "gradwire/collectives/checks/reduction_meaning.h"
 
 namespace gradwire::collectives {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <c10/core/ScalarType.h>
 
-#include "collectives/reduce_op.h"
+#include "gradwire/collectives/reduce_op.h"
 
 namespace gradwire::collectives {
 

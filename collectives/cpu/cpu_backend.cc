@@ -11,12 +11,12 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "base/error.h"
-#include "collectives/cpu/cpu_group.h"
-#include "collectives/cpu/reducers.h"
-#include "collectives/group/backend_registry.h"
-#include "collectives/group_backend.h"
-#include "store/prefix_store.h"
+#include "gradwire/base/error.h"
+#include "gradwire/collectives/cpu/cpu_group.h"
+#include "gradwire/collectives/cpu/reducers.h"
+#include "gradwire/collectives/group/backend_registry.h"
+#include "gradwire/collectives/group_backend.h"
+#include "gradwire/store/prefix_store.h"
 
 namespace gradwire::collectives::cpu {
 namespace {

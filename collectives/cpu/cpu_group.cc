@@ -1,4 +1,4 @@
-#include "collectives/cpu/cpu_group.h"
+#include "gradwire/collectives/cpu/cpu_group.h"
 
 #include <algorithm>
 #include <cstring>
@@ -7,10 +7,10 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
-#include "base/error.h"
-#include "base/log.h"
-#include "base/stable_hash.h"
-#include "store/prefix_store.h"
+#include "gradwire/base/error.h"
+#include "gradwire/base/log.h"
+#include "gradwire/base/stable_hash.h"
+#include "gradwire/store/prefix_store.h"
 
 namespace gradwire::collectives::cpu {
 namespace {

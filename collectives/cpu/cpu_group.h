@@ -9,14 +9,14 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
-#include "base/future.h"
-#include "collectives/cpu/host_group.h"
-#include "collectives/cpu/host_memory.h"
-#include "collectives/cpu/lanes/lanes.h"
-#include "collectives/cpu/mesh/mesh.h"
-#include "collectives/cpu/mesh/mesh_group.h"
-#include "collectives/cpu/span.h"
-#include "store/store.h"
+#include "gradwire/base/future.h"
+#include "gradwire/collectives/cpu/host_group.h"
+#include "gradwire/collectives/cpu/host_memory.h"
+#include "gradwire/collectives/cpu/lanes/lanes.h"
+#include "gradwire/collectives/cpu/mesh/mesh.h"
+#include "gradwire/collectives/cpu/mesh/mesh_group.h"
+#include "gradwire/collectives/cpu/span.h"
+#include "gradwire/store/store.h"
 
 namespace gradwire::collectives::cpu {
 

@@ -1,4 +1,4 @@
-#include "collectives/cpu/cpu_group.h"
+#include "gradwire/collectives/cpu/cpu_group.h"
 
 #include <functional>
 #include <memory>
@@ -9,13 +9,13 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "base/clock.h"
-#include "collectives/cpu/plain_reducer.h"
+#include "gradwire/base/clock.h"
+#include "gradwire/collectives/cpu/plain_reducer.h"
+#include "gradwire/store/hash_store.h"
+#include "gradwire/store/prefix_store.h"
+#include "gradwire/store/store.h"
+#include "gradwire/store/testing/forwarding_store.h"
 #include "gtest/gtest.h"
-#include "store/hash_store.h"
-#include "store/prefix_store.h"
-#include "store/store.h"
-#include "store/testing/forwarding_store.h"
 
 namespace gradwire::collectives::cpu {
 namespace {

@@ -1,11 +1,11 @@
-#include "collectives/cpu/host_group.h"
+#include "gradwire/collectives/cpu/host_group.h"
 
 #include <algorithm>
 #include <cstring>
 #include <thread>
 #include <utility>
 
-#include "base/error.h"
+#include "gradwire/base/error.h"
 
 // Joining, and the operations on one piece of data for all.
 namespace gradwire::collectives::cpu {

@@ -10,8 +10,8 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
-#include "collectives/cpu/host_memory.h"
-#include "collectives/cpu/span.h"
+#include "gradwire/collectives/cpu/host_memory.h"
+#include "gradwire/collectives/cpu/span.h"
 
 namespace gradwire::collectives::cpu {
 

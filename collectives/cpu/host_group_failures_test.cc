@@ -11,12 +11,12 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "base/clock.h"
-#include "collectives/cpu/host_group.h"
-#include "collectives/cpu/host_group_test_members.h"
+#include "gradwire/base/clock.h"
+#include "gradwire/collectives/cpu/host_group.h"
+#include "gradwire/collectives/cpu/host_group_test_members.h"
+#include "gradwire/store/file_store.h"
+#include "gradwire/store/hash_store.h"
 #include "gtest/gtest.h"
-#include "store/file_store.h"
-#include "store/hash_store.h"
 
 namespace gradwire::collectives::cpu {
 namespace {

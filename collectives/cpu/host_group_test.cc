@@ -1,4 +1,4 @@
-#include "collectives/cpu/host_group.h"
+#include "gradwire/collectives/cpu/host_group.h"
 
 #include <bit>
 #include <cstring>
@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "collectives/cpu/host_group_test_members.h"
+#include "gradwire/collectives/cpu/host_group_test_members.h"
 #include "gtest/gtest.h"
 
 namespace gradwire::collectives::cpu {

@@ -7,11 +7,11 @@
 #include <thread>
 #include <vector>
 
-#include "base/clock.h"
-#include "collectives/cpu/host_group.h"
-#include "collectives/cpu/plain_reducer.h"
+#include "gradwire/base/clock.h"
+#include "gradwire/collectives/cpu/host_group.h"
+#include "gradwire/collectives/cpu/plain_reducer.h"
+#include "gradwire/store/hash_store.h"
 #include "gtest/gtest.h"
-#include "store/hash_store.h"
 
 // What the tests of HostGroup have in common.
 namespace gradwire::collectives::cpu {

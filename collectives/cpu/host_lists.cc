@@ -3,8 +3,8 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
-#include "base/error.h"
-#include "collectives/cpu/host_group.h"
+#include "gradwire/base/error.h"
+#include "gradwire/collectives/cpu/host_group.h"
 
 namespace gradwire::collectives::cpu {
 namespace {

@@ -1,4 +1,4 @@
-#include "collectives/cpu/host_memory.h"
+#include "gradwire/collectives/cpu/host_memory.h"
 
 #include <fcntl.h>
 #include <linux/futex.h>
@@ -20,9 +20,9 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
-#include "base/error.h"
-#include "base/process/host.h"
-#include "base/random_id.h"
+#include "gradwire/base/error.h"
+#include "gradwire/base/process/host.h"
+#include "gradwire/base/random_id.h"
 
 namespace gradwire::collectives::cpu {
 namespace {

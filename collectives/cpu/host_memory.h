@@ -9,9 +9,9 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "store/store.h"
-#include "transport/descriptor.h"
-#include "transport/shm/memory/shared_memory.h"
+#include "gradwire/store/store.h"
+#include "gradwire/transport/descriptor.h"
+#include "gradwire/transport/shm/memory/shared_memory.h"
 
 namespace gradwire::collectives::cpu {
 

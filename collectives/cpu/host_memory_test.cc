@@ -1,4 +1,4 @@
-#include "collectives/cpu/host_memory.h"
+#include "gradwire/collectives/cpu/host_memory.h"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -16,10 +16,10 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "base/testing/test_needs.h"
+#include "gradwire/base/testing/test_needs.h"
+#include "gradwire/store/hash_store.h"
+#include "gradwire/transport/descriptor.h"
 #include "gtest/gtest.h"
-#include "store/hash_store.h"
-#include "transport/descriptor.h"
 
 namespace gradwire::collectives::cpu {
 namespace {

@@ -9,9 +9,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "base/clock.h"
-#include "base/threads/poller.h"
-#include "collectives/cpu/host_group.h"
+#include "gradwire/base/clock.h"
+#include "gradwire/base/threads/poller.h"
+#include "gradwire/collectives/cpu/host_group.h"
 
 namespace gradwire::collectives::cpu {
 namespace {

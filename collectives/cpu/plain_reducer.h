@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <type_traits>
 
-#include "collectives/cpu/span.h"
+#include "gradwire/collectives/cpu/span.h"
 
 namespace gradwire::collectives::cpu {
 

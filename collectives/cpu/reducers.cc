@@ -1,4 +1,4 @@
-#include "collectives/cpu/reducers.h"
+#include "gradwire/collectives/cpu/reducers.h"
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
@@ -16,8 +16,8 @@
 #include <array>
 #include <cstdint>
 
-#include "collectives/checks/reduction_meaning.h"
-#include "collectives/cpu/plain_reducer.h"
+#include "gradwire/collectives/checks/reduction_meaning.h"
+#include "gradwire/collectives/cpu/plain_reducer.h"
 
 namespace gradwire::collectives::cpu {
 namespace {

@@ -4,8 +4,8 @@
 
 #include <memory>
 
-#include "collectives/cpu/span.h"
-#include "collectives/reduce_op.h"
+#include "gradwire/collectives/cpu/span.h"
+#include "gradwire/collectives/reduce_op.h"
 
 namespace gradwire::collectives::cpu {
 

@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "absl/time/time.h"
-#include "base/clock.h"
+#include "gradwire/base/clock.h"
 
 namespace gradwire::collectives {
 

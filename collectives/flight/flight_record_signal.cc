@@ -1,4 +1,4 @@
-#include "collectives/flight_record_signal.h"
+#include "gradwire/collectives/flight_record_signal.h"
 
 #include <semaphore.h>
 #include <signal.h>
@@ -10,9 +10,9 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
-#include "base/log.h"
-#include "base/mutex.h"
-#include "collectives/flight/flight_recorder.h"
+#include "gradwire/base/log.h"
+#include "gradwire/base/mutex.h"
+#include "gradwire/collectives/flight/flight_recorder.h"
 
 namespace gradwire::collectives {
 namespace {

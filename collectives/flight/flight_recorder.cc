@@ -1,4 +1,4 @@
-#include "collectives/flight/flight_recorder.h"
+#include "gradwire/collectives/flight/flight_recorder.h"
 
 #include <algorithm>
 #include <set>
@@ -7,9 +7,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "base/mutex.h"
-#include "collectives/flight/coarse_clock.h"
-#include "collectives/reduce_op.h"
+#include "gradwire/base/mutex.h"
+#include "gradwire/collectives/flight/coarse_clock.h"
+#include "gradwire/collectives/reduce_op.h"
 
 namespace gradwire::collectives {
 namespace {

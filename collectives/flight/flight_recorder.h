@@ -7,8 +7,8 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "collectives/flight/coarse_clock.h"
-#include "collectives/flight/operation.h"
+#include "gradwire/collectives/flight/coarse_clock.h"
+#include "gradwire/collectives/flight/operation.h"
 
 namespace gradwire::collectives {
 

@@ -1,4 +1,4 @@
-#include "collectives/flight/flight_recorder.h"
+#include "gradwire/collectives/flight/flight_recorder.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/clock.h"
-#include "collectives/flight/coarse_clock.h"
-#include "collectives/flight_record_signal.h"
+#include "gradwire/base/clock.h"
+#include "gradwire/collectives/flight/coarse_clock.h"
+#include "gradwire/collectives/flight_record_signal.h"
 
 namespace gradwire::collectives {
 namespace {

@@ -1,4 +1,4 @@
-#include "collectives/group/agreement.h"
+#include "gradwire/collectives/group/agreement.h"
 
 #include <algorithm>
 #include <utility>
@@ -8,8 +8,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "base/clock.h"
-#include "base/error.h"
+#include "gradwire/base/clock.h"
+#include "gradwire/base/error.h"
 
 namespace gradwire::collectives {
 namespace {

@@ -1,4 +1,4 @@
-#include "collectives/group/agreement.h"
+#include "gradwire/collectives/group/agreement.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/clock.h"
-#include "store/hash_store.h"
-#include "store/testing/forwarding_store.h"
+#include "gradwire/base/clock.h"
+#include "gradwire/store/hash_store.h"
+#include "gradwire/store/testing/forwarding_store.h"
 
 namespace gradwire::collectives {
 namespace {

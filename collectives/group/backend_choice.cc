@@ -1,9 +1,9 @@
-#include "collectives/group/backend_choice.h"
+#include "gradwire/collectives/group/backend_choice.h"
 
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/error.h"
+#include "gradwire/base/error.h"
 
 namespace gradwire::collectives {
 namespace {

@@ -4,8 +4,8 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "collectives/checks/argument_checks.h"
-#include "collectives/group/backend_registry.h"
+#include "gradwire/collectives/checks/argument_checks.h"
+#include "gradwire/collectives/group/backend_registry.h"
 
 namespace gradwire::collectives {
 

@@ -1,11 +1,11 @@
-#include "collectives/group/backend_choice.h"
+#include "gradwire/collectives/group/backend_choice.h"
 
 #include <ATen/ops/ones.h>
 #include <gtest/gtest.h>
 
-#include "base/error.h"
-#include "collectives/testing/local_backend.h"
-#include "store/hash_store.h"
+#include "gradwire/base/error.h"
+#include "gradwire/collectives/testing/local_backend.h"
+#include "gradwire/store/hash_store.h"
 
 namespace gradwire::collectives {
 namespace {

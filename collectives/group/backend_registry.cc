@@ -1,4 +1,4 @@
-#include "collectives/group/backend_registry.h"
+#include "gradwire/collectives/group/backend_registry.h"
 
 #include <array>
 #include <optional>
@@ -6,8 +6,8 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "base/error.h"
-#include "base/mutex.h"
+#include "gradwire/base/error.h"
+#include "gradwire/base/mutex.h"
 
 namespace gradwire::collectives {
 namespace {

@@ -8,9 +8,9 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "collectives/backend.h"
-#include "collectives/group_backend.h"
-#include "store/store.h"
+#include "gradwire/collectives/backend.h"
+#include "gradwire/collectives/group_backend.h"
+#include "gradwire/store/store.h"
 
 namespace gradwire::collectives {
 

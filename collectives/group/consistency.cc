@@ -1,4 +1,4 @@
-#include "collectives/group/consistency.h"
+#include "gradwire/collectives/group/consistency.h"
 
 #include <ATen/ops/empty.h>
 #include <c10/core/GradMode.h>
@@ -10,8 +10,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
-#include "base/error.h"
-#include "collectives/reduce_op.h"
+#include "gradwire/base/error.h"
+#include "gradwire/collectives/reduce_op.h"
 
 namespace gradwire::collectives {
 namespace {

@@ -6,8 +6,8 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "collectives/flight/operation.h"
-#include "collectives/group/operations.h"
+#include "gradwire/collectives/flight/operation.h"
+#include "gradwire/collectives/group/operations.h"
 
 namespace gradwire::collectives {
 

@@ -1,4 +1,4 @@
-#include "collectives/group_backend.h"
+#include "gradwire/collectives/group_backend.h"
 
 #include <ATen/ops/narrow.h>
 #include <c10/core/GradMode.h>

@@ -1,11 +1,11 @@
-#include "collectives/group/group_identity.h"
+#include "gradwire/collectives/group/group_identity.h"
 
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/error.h"
-#include "base/log.h"
-#include "collectives/group/rank_names.h"
+#include "gradwire/base/error.h"
+#include "gradwire/base/log.h"
+#include "gradwire/collectives/group/rank_names.h"
 
 namespace gradwire::collectives {
 

@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "collectives/flight/coarse_clock.h"
-#include "collectives/flight/flight_recorder.h"
-#include "collectives/flight/operation.h"
+#include "gradwire/collectives/flight/coarse_clock.h"
+#include "gradwire/collectives/flight/flight_recorder.h"
+#include "gradwire/collectives/flight/operation.h"
 
 namespace gradwire::collectives {
 

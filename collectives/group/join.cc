@@ -1,4 +1,4 @@
-#include "collectives/group/join.h"
+#include "gradwire/collectives/group/join.h"
 
 #include <algorithm>
 #include <cstdlib>
@@ -11,17 +11,17 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "base/clock.h"
-#include "base/error.h"
-#include "base/log.h"
-#include "base/name.h"
-#include "collectives/group/agreement.h"
-#include "collectives/group/backend_choice.h"
-#include "collectives/group/outside_group.h"
-#include "collectives/group/process_group_impl.h"
-#include "collectives/group/rank_names.h"
-#include "store/init_method.h"
-#include "store/prefix_store.h"
+#include "gradwire/base/clock.h"
+#include "gradwire/base/error.h"
+#include "gradwire/base/log.h"
+#include "gradwire/base/name.h"
+#include "gradwire/collectives/group/agreement.h"
+#include "gradwire/collectives/group/backend_choice.h"
+#include "gradwire/collectives/group/outside_group.h"
+#include "gradwire/collectives/group/process_group_impl.h"
+#include "gradwire/collectives/group/rank_names.h"
+#include "gradwire/store/init_method.h"
+#include "gradwire/store/prefix_store.h"
 
 namespace gradwire::collectives {
 namespace {

@@ -1,4 +1,4 @@
-#include "collectives/group/object_bytes.h"
+#include "gradwire/collectives/group/object_bytes.h"
 
 #include <ATen/ops/empty.h>
 #include <c10/core/InferenceMode.h>
@@ -10,9 +10,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
-#include "base/error.h"
-#include "codec/tensor_set.h"
-#include "transport/message.h"
+#include "gradwire/base/error.h"
+#include "gradwire/codec/tensor_set.h"
+#include "gradwire/transport/message.h"
 
 namespace gradwire::collectives {
 namespace {

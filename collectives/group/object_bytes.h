@@ -7,9 +7,9 @@
 #include <utility>
 
 #include "absl/status/statusor.h"
-#include "base/error.h"
-#include "codec/codec.h"
-#include "codec/incoming_payload.h"
+#include "gradwire/base/error.h"
+#include "gradwire/codec/codec.h"
+#include "gradwire/codec/incoming_payload.h"
 
 namespace gradwire::collectives {
 

@@ -1,6 +1,6 @@
-#include "collectives/objects.h"
+#include "gradwire/collectives/objects.h"
 
-#include "base/error.h"
+#include "gradwire/base/error.h"
 
 namespace gradwire::collectives::objects_internal {
 

@@ -1,4 +1,4 @@
-#include "collectives/objects.h"
+#include "gradwire/collectives/objects.h"
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/ones.h>
@@ -13,9 +13,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/error.h"
-#include "collectives/testing/group.h"
-#include "collectives/testing/local_backend.h"
+#include "gradwire/base/error.h"
+#include "gradwire/collectives/testing/group.h"
+#include "gradwire/collectives/testing/local_backend.h"
 
 namespace gradwire::collectives {
 namespace {

@@ -1,4 +1,4 @@
-#include "collectives/group/operations.h"
+#include "gradwire/collectives/group/operations.h"
 
 #include <utility>
 

@@ -8,7 +8,7 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "collectives/group_backend.h"
+#include "gradwire/collectives/group_backend.h"
 
 // From checked arguments to what a backend takes: contiguous tensors of its device, premultiplied. Exceptions of libtorch
 // pass through.

@@ -1,12 +1,12 @@
-#include "collectives/group/outside_group.h"
+#include "gradwire/collectives/group/outside_group.h"
 
 #include <atomic>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "base/error.h"
-#include "base/log.h"
+#include "gradwire/base/error.h"
+#include "gradwire/base/log.h"
 
 namespace gradwire::collectives {
 namespace {

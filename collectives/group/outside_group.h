@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "collectives/process_group.h"
+#include "gradwire/collectives/process_group.h"
 
 namespace gradwire::collectives {
 

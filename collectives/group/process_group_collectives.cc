@@ -1,7 +1,7 @@
 // The collectives of libtorch's tensors: each is checked, described, and run in its turn.
 #include <utility>
 
-#include "collectives/group/process_group_run.h"
+#include "gradwire/collectives/group/process_group_run.h"
 
 namespace gradwire::collectives {
 namespace {

@@ -1,15 +1,15 @@
-#include "collectives/group/process_group_impl.h"
+#include "gradwire/collectives/group/process_group_impl.h"
 
 #include <algorithm>
 #include <limits>
 
 #include "absl/strings/str_cat.h"
-#include "base/clock.h"
-#include "base/log.h"
-#include "base/stable_hash.h"
-#include "collectives/group/consistency.h"
-#include "collectives/group/join.h"
-#include "collectives/group/process_group_run.h"
+#include "gradwire/base/clock.h"
+#include "gradwire/base/log.h"
+#include "gradwire/base/stable_hash.h"
+#include "gradwire/collectives/group/consistency.h"
+#include "gradwire/collectives/group/join.h"
+#include "gradwire/collectives/group/process_group_run.h"
 
 namespace gradwire::collectives {
 namespace {

@@ -9,17 +9,17 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "base/error.h"
-#include "base/mutex.h"
-#include "collectives/checks/argument_checks.h"
-#include "collectives/flight/coarse_clock.h"
-#include "collectives/group/agreement.h"
-#include "collectives/group/group_identity.h"
-#include "collectives/group/operations.h"
-#include "collectives/group_backend.h"
-#include "collectives/process_group.h"
-#include "collectives/queue/async_queue.h"
-#include "collectives/queue/turnstile.h"
+#include "gradwire/base/error.h"
+#include "gradwire/base/mutex.h"
+#include "gradwire/collectives/checks/argument_checks.h"
+#include "gradwire/collectives/flight/coarse_clock.h"
+#include "gradwire/collectives/group/agreement.h"
+#include "gradwire/collectives/group/group_identity.h"
+#include "gradwire/collectives/group/operations.h"
+#include "gradwire/collectives/group_backend.h"
+#include "gradwire/collectives/process_group.h"
+#include "gradwire/collectives/queue/async_queue.h"
+#include "gradwire/collectives/queue/turnstile.h"
 
 namespace gradwire::collectives {
 

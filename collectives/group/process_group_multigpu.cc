@@ -2,7 +2,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "collectives/group/process_group_run.h"
+#include "gradwire/collectives/group/process_group_run.h"
 
 namespace gradwire::collectives {
 namespace {

@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "collectives/group/object_bytes.h"
-#include "collectives/group/process_group_run.h"
+#include "gradwire/collectives/group/object_bytes.h"
+#include "gradwire/collectives/group/process_group_run.h"
 
 namespace gradwire::collectives {
 namespace {

@@ -7,10 +7,10 @@
 #include <optional>
 #include <utility>
 
-#include "base/error.h"
-#include "base/threads/executor.h"
-#include "collectives/flight/coarse_clock.h"
-#include "collectives/group/process_group_impl.h"
+#include "gradwire/base/error.h"
+#include "gradwire/base/threads/executor.h"
+#include "gradwire/collectives/flight/coarse_clock.h"
+#include "gradwire/collectives/group/process_group_impl.h"
 
 namespace gradwire::collectives {
 

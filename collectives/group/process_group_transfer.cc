@@ -4,7 +4,7 @@
 #include <optional>
 #include <utility>
 
-#include "collectives/group/process_group_run.h"
+#include "gradwire/collectives/group/process_group_run.h"
 
 namespace gradwire::collectives {
 

@@ -1,11 +1,11 @@
-#include "collectives/group/rank_names.h"
+#include "gradwire/collectives/group/rank_names.h"
 
 #include <algorithm>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "base/error.h"
+#include "gradwire/base/error.h"
 
 namespace gradwire::collectives {
 namespace {

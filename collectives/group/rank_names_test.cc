@@ -1,4 +1,4 @@
-#include "collectives/group/rank_names.h"
+#include "gradwire/collectives/group/rank_names.h"
 
 #include <gtest/gtest.h>
 

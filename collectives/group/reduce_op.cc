@@ -1,4 +1,4 @@
-#include "collectives/reduce_op.h"
+#include "gradwire/collectives/reduce_op.h"
 
 namespace gradwire::collectives {
 

@@ -5,7 +5,7 @@
 
 #include <utility>
 
-#include "collectives/group/operations.h"
+#include "gradwire/collectives/group/operations.h"
 
 namespace gradwire::collectives {
 void copy_into(const at::Tensor& from, const at::Tensor& into) {

@@ -1,6 +1,6 @@
-#include "collectives/work.h"
+#include "gradwire/collectives/work.h"
 
-#include "base/error.h"
+#include "gradwire/base/error.h"
 
 namespace gradwire::collectives {
 namespace {

@@ -1,10 +1,10 @@
-#include "collectives/world.h"
+#include "gradwire/collectives/world.h"
 
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/error.h"
-#include "base/mutex.h"
+#include "gradwire/base/error.h"
+#include "gradwire/base/mutex.h"
 
 namespace gradwire::collectives {
 namespace {

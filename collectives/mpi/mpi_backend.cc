@@ -1,4 +1,4 @@
-#include "collectives/mpi/mpi_backend.h"
+#include "gradwire/collectives/mpi/mpi_backend.h"
 
 #include <cstdint>
 #include <string>
@@ -7,10 +7,10 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "base/clock.h"
-#include "base/error.h"
-#include "collectives/mpi/mpi_group.h"
-#include "collectives/mpi/mpi_header.h"
+#include "gradwire/base/clock.h"
+#include "gradwire/base/error.h"
+#include "gradwire/collectives/mpi/mpi_group.h"
+#include "gradwire/collectives/mpi/mpi_header.h"
 
 #if defined(OPEN_MPI)
 #include <mpi-ext.h>

@@ -4,10 +4,10 @@
 #include <memory>
 #include <vector>
 
-#include "base/error.h"
-#include "collectives/group_backend.h"
-#include "collectives/mpi/mpi_member.h"
-#include "collectives/mpi/mpi_messages.h"
+#include "gradwire/base/error.h"
+#include "gradwire/collectives/group_backend.h"
+#include "gradwire/collectives/mpi/mpi_member.h"
+#include "gradwire/collectives/mpi/mpi_messages.h"
 
 namespace gradwire::collectives {
 

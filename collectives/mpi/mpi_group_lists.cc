@@ -6,9 +6,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "collectives/mpi/mpi_group.h"
-#include "collectives/mpi/mpi_lists.h"
-#include "collectives/mpi/mpi_types.h"
+#include "gradwire/collectives/mpi/mpi_group.h"
+#include "gradwire/collectives/mpi/mpi_lists.h"
+#include "gradwire/collectives/mpi/mpi_types.h"
 
 namespace gradwire::collectives {
 

@@ -4,12 +4,12 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "base/clock.h"
-#include "base/error.h"
-#include "base/process/host.h"
-#include "collectives/mpi/mpi_backend.h"
-#include "collectives/mpi/mpi_member.h"
-#include "store/tcp_store.h"
+#include "gradwire/base/clock.h"
+#include "gradwire/base/error.h"
+#include "gradwire/base/process/host.h"
+#include "gradwire/collectives/mpi/mpi_backend.h"
+#include "gradwire/collectives/mpi/mpi_member.h"
+#include "gradwire/store/tcp_store.h"
 
 namespace gradwire::collectives {
 namespace {

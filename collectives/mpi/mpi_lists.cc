@@ -1,4 +1,4 @@
-#include "collectives/mpi/mpi_lists.h"
+#include "gradwire/collectives/mpi/mpi_lists.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>

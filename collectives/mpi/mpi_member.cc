@@ -1,4 +1,4 @@
-#include "collectives/mpi/mpi_member.h"
+#include "gradwire/collectives/mpi/mpi_member.h"
 
 #include <sched.h>
 
@@ -6,8 +6,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "base/clock.h"
-#include "base/error.h"
+#include "gradwire/base/clock.h"
+#include "gradwire/base/error.h"
 
 namespace gradwire::collectives {
 namespace {

@@ -9,9 +9,9 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "base/mutex.h"
-#include "collectives/mpi/mpi_runtime.h"
-#include "collectives/mpi/mpi_witness.h"
+#include "gradwire/base/mutex.h"
+#include "gradwire/collectives/mpi/mpi_runtime.h"
+#include "gradwire/collectives/mpi/mpi_witness.h"
 
 namespace gradwire::collectives {
 

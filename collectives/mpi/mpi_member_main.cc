@@ -11,13 +11,13 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "base/clock.h"
-#include "base/error.h"
-#include "collectives/mpi/mpi_backend.h"
-#include "collectives/mpi/oracle.h"
-#include "collectives/process_group.h"
-#include "store/prefix_store.h"
-#include "tests/collectives/cases.h"
+#include "gradwire/base/clock.h"
+#include "gradwire/base/error.h"
+#include "gradwire/collectives/mpi/mpi_backend.h"
+#include "gradwire/collectives/mpi/oracle.h"
+#include "gradwire/collectives/process_group.h"
+#include "gradwire/store/prefix_store.h"
+#include "gradwire/tests/collectives/cases.h"
 
 namespace gradwire::collectives {
 namespace {

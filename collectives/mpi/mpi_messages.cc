@@ -1,4 +1,4 @@
-#include "collectives/mpi/mpi_messages.h"
+#include "gradwire/collectives/mpi/mpi_messages.h"
 
 #include <sched.h>
 
@@ -6,10 +6,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/clock.h"
-#include "base/error.h"
-#include "collectives/mpi/mpi_lists.h"
-#include "collectives/mpi/mpi_types.h"
+#include "gradwire/base/clock.h"
+#include "gradwire/base/error.h"
+#include "gradwire/collectives/mpi/mpi_lists.h"
+#include "gradwire/collectives/mpi/mpi_types.h"
 
 namespace gradwire::collectives {
 namespace {

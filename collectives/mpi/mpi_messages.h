@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "base/future.h"
-#include "base/mutex.h"
-#include "collectives/mpi/mpi_member.h"
+#include "gradwire/base/future.h"
+#include "gradwire/base/mutex.h"
+#include "gradwire/collectives/mpi/mpi_member.h"
 
 namespace gradwire::collectives {
 

@@ -1,9 +1,9 @@
-#include "collectives/mpi/mpi_runtime.h"
+#include "gradwire/collectives/mpi/mpi_runtime.h"
 
 #include <cstdlib>
 
 #include "absl/strings/str_cat.h"
-#include "base/error.h"
+#include "gradwire/base/error.h"
 
 namespace gradwire::collectives {
 namespace {

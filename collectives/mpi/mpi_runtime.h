@@ -5,8 +5,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "base/mutex.h"
-#include "collectives/mpi/mpi_header.h"
+#include "gradwire/base/mutex.h"
+#include "gradwire/collectives/mpi/mpi_header.h"
 
 namespace gradwire::collectives {
 

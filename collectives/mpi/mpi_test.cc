@@ -4,8 +4,8 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "base/testing/test_needs.h"
 #include "gmock/gmock.h"
+#include "gradwire/base/testing/test_needs.h"
 #include "gtest/gtest.h"
 
 // Groups over Open MPI, as programs that mpirun starts.

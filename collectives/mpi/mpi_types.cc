@@ -1,4 +1,4 @@
-#include "collectives/mpi/mpi_types.h"
+#include "gradwire/collectives/mpi/mpi_types.h"
 
 #include <ATen/ops/add.h>
 #include <ATen/ops/bitwise_and.h>
@@ -15,7 +15,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/error.h"
+#include "gradwire/base/error.h"
 
 namespace gradwire::collectives {
 namespace {

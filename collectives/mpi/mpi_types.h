@@ -5,8 +5,8 @@
 #include <cstdint>
 
 #include "absl/status/statusor.h"
-#include "collectives/mpi/mpi_runtime.h"
-#include "collectives/reduce_op.h"
+#include "gradwire/collectives/mpi/mpi_runtime.h"
+#include "gradwire/collectives/reduce_op.h"
 
 namespace gradwire::collectives {
 

@@ -1,4 +1,4 @@
-#include "collectives/mpi/mpi_witness.h"
+#include "gradwire/collectives/mpi/mpi_witness.h"
 
 #include <utility>
 

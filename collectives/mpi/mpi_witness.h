@@ -8,7 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
-#include "store/store.h"
+#include "gradwire/store/store.h"
 
 namespace gradwire::collectives {
 

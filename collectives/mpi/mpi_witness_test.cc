@@ -1,11 +1,11 @@
-#include "collectives/mpi/mpi_witness.h"
+#include "gradwire/collectives/mpi/mpi_witness.h"
 
 #include <memory>
 #include <string>
 
 #include "gmock/gmock.h"
+#include "gradwire/store/hash_store.h"
 #include "gtest/gtest.h"
-#include "store/hash_store.h"
 
 namespace gradwire::collectives {
 namespace {

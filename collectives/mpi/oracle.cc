@@ -1,4 +1,4 @@
-#include "collectives/mpi/oracle.h"
+#include "gradwire/collectives/mpi/oracle.h"
 
 #include <ATen/Context.h>
 #include <ATen/ops/allclose.h>
@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "tests/collectives/inputs.h"
+#include "gradwire/tests/collectives/inputs.h"
 
 namespace gradwire::collectives {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "collectives/process_group.h"
+#include "gradwire/collectives/process_group.h"
 
 namespace gradwire::collectives {
 

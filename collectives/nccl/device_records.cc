@@ -1,4 +1,4 @@
-#include "collectives/nccl/device_records.h"
+#include "gradwire/collectives/nccl/device_records.h"
 
 #include <algorithm>
 #include <optional>
@@ -9,8 +9,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "base/clock.h"
-#include "base/error.h"
+#include "gradwire/base/clock.h"
+#include "gradwire/base/error.h"
 
 namespace gradwire::collectives::nccl {
 namespace {

@@ -8,8 +8,8 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "base/process/process_identity.h"
-#include "store/store.h"
+#include "gradwire/base/process/process_identity.h"
+#include "gradwire/store/store.h"
 
 // What ranks tell one another through the store before NCCL is started: two of them on one GPU would wait for ever, or
 // fail with words that name nobody.

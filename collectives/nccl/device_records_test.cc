@@ -1,4 +1,4 @@
-#include "collectives/nccl/device_records.h"
+#include "gradwire/collectives/nccl/device_records.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,8 +7,8 @@
 #include <thread>
 #include <vector>
 
-#include "base/clock.h"
-#include "store/hash_store.h"
+#include "gradwire/base/clock.h"
+#include "gradwire/store/hash_store.h"
 
 namespace gradwire::collectives::nccl {
 namespace {

@@ -1,9 +1,9 @@
-#include "collectives/nccl/device_work.h"
+#include "gradwire/collectives/nccl/device_work.h"
 
 #include <chrono>
 #include <thread>
 
-#include "base/error.h"
+#include "gradwire/base/error.h"
 
 namespace gradwire::collectives::nccl {
 

@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "base/mutex.h"
-#include "collectives/group_backend.h"
-#include "collectives/nccl/group_watch.h"
+#include "gradwire/base/mutex.h"
+#include "gradwire/collectives/group_backend.h"
+#include "gradwire/collectives/nccl/group_watch.h"
 
 namespace gradwire::collectives::nccl {
 

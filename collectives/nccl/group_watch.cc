@@ -1,4 +1,4 @@
-#include "collectives/nccl/group_watch.h"
+#include "gradwire/collectives/nccl/group_watch.h"
 
 #include <algorithm>
 #include <utility>
@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "base/error.h"
+#include "gradwire/base/error.h"
 
 namespace gradwire::collectives::nccl {
 namespace {

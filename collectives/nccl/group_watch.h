@@ -10,10 +10,10 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "base/clock.h"
-#include "base/mutex.h"
-#include "base/process/process_identity.h"
-#include "store/store.h"
+#include "gradwire/base/clock.h"
+#include "gradwire/base/mutex.h"
+#include "gradwire/base/process/process_identity.h"
+#include "gradwire/store/store.h"
 
 namespace gradwire::collectives::nccl {
 

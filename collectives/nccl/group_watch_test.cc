@@ -1,4 +1,4 @@
-#include "collectives/nccl/group_watch.h"
+#include "gradwire/collectives/nccl/group_watch.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -13,9 +13,9 @@
 #include <string>
 #include <vector>
 
-#include "base/manual_clock.h"
-#include "collectives/nccl/watchdog.h"
-#include "store/hash_store.h"
+#include "gradwire/base/manual_clock.h"
+#include "gradwire/collectives/nccl/watchdog.h"
+#include "gradwire/store/hash_store.h"
 
 namespace gradwire::collectives::nccl {
 namespace {

@@ -10,13 +10,13 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "base/clock.h"
-#include "base/error.h"
-#include "collectives/group/backend_registry.h"
-#include "collectives/nccl/device_records.h"
-#include "collectives/nccl/nccl_group.h"
-#include "collectives/nccl/nccl_status.h"
-#include "store/prefix_store.h"
+#include "gradwire/base/clock.h"
+#include "gradwire/base/error.h"
+#include "gradwire/collectives/group/backend_registry.h"
+#include "gradwire/collectives/nccl/device_records.h"
+#include "gradwire/collectives/nccl/nccl_group.h"
+#include "gradwire/collectives/nccl/nccl_status.h"
+#include "gradwire/store/prefix_store.h"
 
 namespace gradwire::collectives::nccl {
 

@@ -1,4 +1,4 @@
-#include "collectives/nccl/nccl_channel.h"
+#include "gradwire/collectives/nccl/nccl_channel.h"
 
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAGuard.h>
@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/error.h"
-#include "collectives/nccl/device_records.h"
-#include "collectives/nccl/nccl_group.h"
-#include "collectives/nccl/nccl_status.h"
+#include "gradwire/base/error.h"
+#include "gradwire/collectives/nccl/device_records.h"
+#include "gradwire/collectives/nccl/nccl_group.h"
+#include "gradwire/collectives/nccl/nccl_status.h"
 
 namespace gradwire::collectives::nccl {
 

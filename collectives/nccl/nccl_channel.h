@@ -8,12 +8,12 @@
 #include <string>
 #include <thread>
 
-#include "base/future.h"
-#include "base/mutex.h"
-#include "collectives/nccl/device_work.h"
-#include "collectives/nccl/group_watch.h"
-#include "collectives/nccl/nccl_comms.h"
-#include "store/store.h"
+#include "gradwire/base/future.h"
+#include "gradwire/base/mutex.h"
+#include "gradwire/collectives/nccl/device_work.h"
+#include "gradwire/collectives/nccl/group_watch.h"
+#include "gradwire/collectives/nccl/nccl_comms.h"
+#include "gradwire/store/store.h"
 
 namespace gradwire::collectives::nccl {
 

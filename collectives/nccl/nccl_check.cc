@@ -14,8 +14,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "collectives/nccl/nccl_check_operations.h"
-#include "store/hash_store.h"
+#include "gradwire/collectives/nccl/nccl_check_operations.h"
+#include "gradwire/store/hash_store.h"
 
 namespace gradwire::collectives::nccl_check {
 namespace {

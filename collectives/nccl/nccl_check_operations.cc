@@ -1,4 +1,4 @@
-#include "collectives/nccl/nccl_check_operations.h"
+#include "gradwire/collectives/nccl/nccl_check_operations.h"
 
 #include <ATen/ATen.h>
 #include <c10/cuda/CUDAGuard.h>
@@ -10,8 +10,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/error.h"
-#include "store/hash_store.h"
+#include "gradwire/base/error.h"
+#include "gradwire/store/hash_store.h"
 
 namespace gradwire::collectives::nccl_check {
 namespace {

@@ -9,7 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "collectives/process_group.h"
+#include "gradwire/collectives/process_group.h"
 
 // What the parts of nccl_check share.
 namespace gradwire::collectives::nccl_check {

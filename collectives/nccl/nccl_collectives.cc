@@ -9,8 +9,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/error.h"
-#include "collectives/nccl/nccl_group.h"
+#include "gradwire/base/error.h"
+#include "gradwire/collectives/nccl/nccl_group.h"
 
 namespace gradwire::collectives::nccl {
 

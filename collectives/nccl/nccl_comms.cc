@@ -1,4 +1,4 @@
-#include "collectives/nccl/nccl_comms.h"
+#include "gradwire/collectives/nccl/nccl_comms.h"
 
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAGuard.h>
@@ -9,9 +9,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/clock.h"
-#include "base/error.h"
-#include "collectives/nccl/nccl_status.h"
+#include "gradwire/base/clock.h"
+#include "gradwire/base/error.h"
+#include "gradwire/collectives/nccl/nccl_status.h"
 
 namespace gradwire::collectives::nccl {
 namespace {

@@ -12,7 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "base/mutex.h"
+#include "gradwire/base/mutex.h"
 
 namespace gradwire::collectives::nccl {
 

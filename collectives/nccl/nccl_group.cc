@@ -1,4 +1,4 @@
-#include "collectives/nccl/nccl_group.h"
+#include "gradwire/collectives/nccl/nccl_group.h"
 
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAGuard.h>
@@ -8,10 +8,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "base/clock.h"
-#include "base/error.h"
-#include "collectives/nccl/device_records.h"
-#include "collectives/nccl/nccl_status.h"
+#include "gradwire/base/clock.h"
+#include "gradwire/base/error.h"
+#include "gradwire/collectives/nccl/device_records.h"
+#include "gradwire/collectives/nccl/nccl_status.h"
 
 namespace gradwire::collectives::nccl {
 namespace {

@@ -9,16 +9,16 @@
 #include <tuple>
 #include <vector>
 
-#include "base/mutex.h"
-#include "collectives/group/backend_registry.h"
-#include "collectives/group_backend.h"
-#include "collectives/nccl/device_records.h"
-#include "collectives/nccl/device_work.h"
-#include "collectives/nccl/group_watch.h"
-#include "collectives/nccl/nccl_channel.h"
-#include "collectives/nccl/nccl_comms.h"
-#include "collectives/nccl/nccl_types.h"
-#include "collectives/nccl/watchdog.h"
+#include "gradwire/base/mutex.h"
+#include "gradwire/collectives/group/backend_registry.h"
+#include "gradwire/collectives/group_backend.h"
+#include "gradwire/collectives/nccl/device_records.h"
+#include "gradwire/collectives/nccl/device_work.h"
+#include "gradwire/collectives/nccl/group_watch.h"
+#include "gradwire/collectives/nccl/nccl_channel.h"
+#include "gradwire/collectives/nccl/nccl_comms.h"
+#include "gradwire/collectives/nccl/nccl_types.h"
+#include "gradwire/collectives/nccl/watchdog.h"
 
 namespace gradwire::collectives::nccl {
 

@@ -1,8 +1,8 @@
 // The collectives with a tensor for each rank: grouped messages, or one flat tensor.
 #include <utility>
 
-#include "base/error.h"
-#include "collectives/nccl/nccl_group.h"
+#include "gradwire/base/error.h"
+#include "gradwire/collectives/nccl/nccl_group.h"
 
 namespace gradwire::collectives::nccl {
 namespace {

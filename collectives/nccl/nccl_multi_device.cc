@@ -4,8 +4,8 @@
 
 #include <utility>
 
-#include "base/error.h"
-#include "collectives/nccl/nccl_group.h"
+#include "gradwire/base/error.h"
+#include "gradwire/collectives/nccl/nccl_group.h"
 
 namespace gradwire::collectives::nccl {
 namespace {

@@ -1,4 +1,4 @@
-#include "collectives/nccl/nccl_status.h"
+#include "gradwire/collectives/nccl/nccl_status.h"
 
 #include <string>
 

@@ -7,7 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
-#include "base/error.h"
+#include "gradwire/base/error.h"
 
 namespace gradwire::collectives::nccl {
 

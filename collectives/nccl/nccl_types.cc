@@ -1,4 +1,4 @@
-#include "collectives/nccl/nccl_types.h"
+#include "gradwire/collectives/nccl/nccl_types.h"
 
 #include "absl/strings/str_cat.h"
 

@@ -6,7 +6,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "collectives/reduce_op.h"
+#include "gradwire/collectives/reduce_op.h"
 
 namespace gradwire::collectives::nccl {
 

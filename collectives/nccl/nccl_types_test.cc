@@ -1,4 +1,4 @@
-#include "collectives/nccl/nccl_types.h"
+#include "gradwire/collectives/nccl/nccl_types.h"
 
 #include <gtest/gtest.h>
 

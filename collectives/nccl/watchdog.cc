@@ -1,4 +1,4 @@
-#include "collectives/nccl/watchdog.h"
+#include "gradwire/collectives/nccl/watchdog.h"
 
 #include <algorithm>
 #include <utility>

@@ -4,9 +4,9 @@
 #include <thread>
 #include <vector>
 
-#include "base/clock.h"
-#include "base/mutex.h"
-#include "collectives/nccl/group_watch.h"
+#include "gradwire/base/clock.h"
+#include "gradwire/base/mutex.h"
+#include "gradwire/collectives/nccl/group_watch.h"
 
 namespace gradwire::collectives::nccl {
 

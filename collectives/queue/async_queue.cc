@@ -1,4 +1,4 @@
-#include "collectives/queue/async_queue.h"
+#include "gradwire/collectives/queue/async_queue.h"
 
 #include <utility>
 

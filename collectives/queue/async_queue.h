@@ -8,8 +8,8 @@
 
 #include "absl/functional/any_invocable.h"
 #include "absl/functional/function_ref.h"
-#include "base/mutex.h"
-#include "collectives/queue/turnstile.h"
+#include "gradwire/base/mutex.h"
+#include "gradwire/collectives/queue/turnstile.h"
 
 namespace gradwire::collectives {
 

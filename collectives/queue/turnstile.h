@@ -4,8 +4,8 @@
 #include <cstdint>
 
 #include "absl/time/time.h"
-#include "base/clock.h"
-#include "base/mutex.h"
+#include "gradwire/base/clock.h"
+#include "gradwire/base/mutex.h"
 
 namespace gradwire::collectives {
 

@@ -1,11 +1,11 @@
-#include "collectives/queue/turnstile.h"
+#include "gradwire/collectives/queue/turnstile.h"
 
 #include <gtest/gtest.h>
 
 #include <thread>
 #include <vector>
 
-#include "collectives/queue/async_queue.h"
+#include "gradwire/collectives/queue/async_queue.h"
 
 namespace gradwire::collectives {
 namespace {

@@ -1,5 +1,5 @@
 // The world of a process, and the functions that act on it.
-#include "collectives/collectives.h"
+#include "gradwire/collectives/collectives.h"
 
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
@@ -9,11 +9,11 @@
 
 #include <cstdlib>
 
-#include "base/error.h"
-#include "base/testing/status_of.h"
-#include "collectives/testing/group.h"
-#include "collectives/testing/local_backend.h"
-#include "store/hash_store.h"
+#include "gradwire/base/error.h"
+#include "gradwire/base/testing/status_of.h"
+#include "gradwire/collectives/testing/group.h"
+#include "gradwire/collectives/testing/local_backend.h"
+#include "gradwire/store/hash_store.h"
 
 namespace gradwire::collectives {
 namespace {

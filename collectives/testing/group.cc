@@ -1,4 +1,4 @@
-#include "collectives/testing/group.h"
+#include "gradwire/collectives/testing/group.h"
 
 #include <gtest/gtest.h>
 
@@ -6,8 +6,8 @@
 #include <thread>
 #include <utility>
 
-#include "base/error.h"
-#include "store/hash_store.h"
+#include "gradwire/base/error.h"
+#include "gradwire/store/hash_store.h"
 
 namespace gradwire::collectives::testing {
 

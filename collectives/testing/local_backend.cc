@@ -1,4 +1,4 @@
-#include "collectives/testing/local_backend.h"
+#include "gradwire/collectives/testing/local_backend.h"
 
 #include <ATen/ops/add.h>
 #include <ATen/ops/bitwise_and.h>
@@ -16,11 +16,11 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "base/clock.h"
-#include "base/error.h"
-#include "base/mutex.h"
-#include "base/random_id.h"
-#include "collectives/testing/local_room.h"
+#include "gradwire/base/clock.h"
+#include "gradwire/base/error.h"
+#include "gradwire/base/mutex.h"
+#include "gradwire/base/random_id.h"
+#include "gradwire/collectives/testing/local_room.h"
 
 namespace gradwire::collectives::testing {
 namespace {

@@ -1,12 +1,12 @@
-#include "collectives/testing/local_room.h"
+#include "gradwire/collectives/testing/local_room.h"
 
 #include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "base/clock.h"
-#include "base/error.h"
+#include "gradwire/base/clock.h"
+#include "gradwire/base/error.h"
 
 namespace gradwire::collectives::testing {
 namespace {

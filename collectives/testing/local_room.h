@@ -11,9 +11,9 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "base/future.h"
-#include "base/mutex.h"
-#include "collectives/reduce_op.h"
+#include "gradwire/base/future.h"
+#include "gradwire/base/mutex.h"
+#include "gradwire/collectives/reduce_op.h"
 
 namespace gradwire::collectives::testing {
 

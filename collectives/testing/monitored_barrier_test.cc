@@ -2,11 +2,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "base/error.h"
-#include "collectives/process_group.h"
-#include "collectives/testing/group.h"
-#include "collectives/testing/local_backend.h"
-#include "store/hash_store.h"
+#include "gradwire/base/error.h"
+#include "gradwire/collectives/process_group.h"
+#include "gradwire/collectives/testing/group.h"
+#include "gradwire/collectives/testing/local_backend.h"
+#include "gradwire/store/hash_store.h"
 
 namespace gradwire::collectives {
 namespace {

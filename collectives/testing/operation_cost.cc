@@ -4,9 +4,9 @@
 #include <chrono>
 #include <cstdio>
 
-#include "collectives/collectives.h"
-#include "collectives/group/backend_registry.h"
-#include "store/hash_store.h"
+#include "gradwire/collectives/collectives.h"
+#include "gradwire/collectives/group/backend_registry.h"
+#include "gradwire/store/hash_store.h"
 
 namespace gradwire::collectives {
 namespace {

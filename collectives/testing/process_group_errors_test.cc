@@ -8,14 +8,14 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
-#include "base/error.h"
-#include "base/random_id.h"
-#include "base/testing/status_of.h"
-#include "collectives/process_group.h"
-#include "collectives/testing/group.h"
-#include "collectives/testing/local_backend.h"
-#include "store/hash_store.h"
-#include "store/init_method.h"
+#include "gradwire/base/error.h"
+#include "gradwire/base/random_id.h"
+#include "gradwire/base/testing/status_of.h"
+#include "gradwire/collectives/process_group.h"
+#include "gradwire/collectives/testing/group.h"
+#include "gradwire/collectives/testing/local_backend.h"
+#include "gradwire/store/hash_store.h"
+#include "gradwire/store/init_method.h"
 
 namespace gradwire::collectives {
 namespace {

@@ -1,5 +1,5 @@
 // Every operation, synchronous and asynchronous, on 1 to 4 ranks.
-#include "collectives/process_group.h"
+#include "gradwire/collectives/process_group.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
@@ -14,10 +14,10 @@
 #include <numeric>
 #include <thread>
 
-#include "base/error.h"
-#include "collectives/testing/group.h"
-#include "collectives/testing/local_backend.h"
-#include "store/hash_store.h"
+#include "gradwire/base/error.h"
+#include "gradwire/collectives/testing/group.h"
+#include "gradwire/collectives/testing/local_backend.h"
+#include "gradwire/store/hash_store.h"
 
 namespace gradwire::collectives {
 namespace {

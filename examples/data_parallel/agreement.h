@@ -2,7 +2,7 @@
 
 #include <torch/nn/module.h>
 
-#include "collectives/process_group.h"
+#include "gradwire/collectives/process_group.h"
 
 namespace gradwire::examples {
 

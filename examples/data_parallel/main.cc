@@ -14,13 +14,13 @@
 #include "absl/flags/parse.h"
 #include "absl/flags/usage.h"
 #include "absl/time/clock.h"
-#include "base/error.h"
-#include "collectives/world.h"
-#include "data_parallel/distributed_data_parallel.h"
-#include "data_parallel/distributed_sampler.h"
 #include "examples/data/dataset.h"
 #include "examples/data_parallel/agreement.h"
 #include "examples/data_parallel/network.h"
+#include "gradwire/base/error.h"
+#include "gradwire/collectives/world.h"
+#include "gradwire/data_parallel/distributed_data_parallel.h"
+#include "gradwire/data_parallel/distributed_sampler.h"
 
 ABSL_FLAG(int, epochs, 40, "how often to go through the data");
 ABSL_FLAG(int, batch, 32, "samples in a step, on each rank");

@@ -14,15 +14,15 @@
 #include "absl/flags/parse.h"
 #include "absl/flags/usage.h"
 #include "absl/strings/str_cat.h"
-#include "base/error.h"
 #include "examples/data/dataset.h"
 #include "examples/parameter_server/network.h"
 #include "examples/parameter_server/trainer.h"
 #include "examples/worker_report.h"
-#include "rpc/call.h"
-#include "rpc/init_rpc.h"
-#include "rpc/rref.h"
-#include "tools/launch_info.h"
+#include "gradwire/base/error.h"
+#include "gradwire/rpc/call.h"
+#include "gradwire/rpc/init_rpc.h"
+#include "gradwire/rpc/rref.h"
+#include "gradwire/tools/launch_info.h"
 
 ABSL_FLAG(int, epochs, 30, "how often each trainer goes through its share of the data");
 ABSL_FLAG(int, batch, 32, "samples in a step");

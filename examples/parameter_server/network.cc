@@ -1,6 +1,6 @@
 #include "examples/parameter_server/network.h"
 
-#include "rpc/remote_module.h"
+#include "gradwire/rpc/remote_module.h"
 
 namespace gradwire::examples {
 

@@ -6,12 +6,12 @@
 #include <cstdio>
 
 #include "absl/time/clock.h"
-#include "autograd/autograd.h"
-#include "autograd/context.h"
-#include "autograd/distributed_optimizer.h"
 #include "examples/data/dataset.h"
-#include "rpc/registration.h"
-#include "rpc/remote_module.h"
+#include "gradwire/autograd/autograd.h"
+#include "gradwire/autograd/context.h"
+#include "gradwire/autograd/distributed_optimizer.h"
+#include "gradwire/rpc/registration.h"
+#include "gradwire/rpc/remote_module.h"
 
 namespace gradwire::examples {
 

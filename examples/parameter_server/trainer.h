@@ -8,10 +8,10 @@
 #include <utility>
 #include <vector>
 
-#include "codec/torch/tensor_codec.h"
 #include "examples/parameter_server/network.h"
 #include "examples/worker_report.h"
-#include "rpc/rref.h"
+#include "gradwire/codec/torch/tensor_codec.h"
+#include "gradwire/rpc/rref.h"
 
 namespace gradwire::examples {
 

@@ -16,15 +16,15 @@
 #include "absl/flags/usage.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "autograd/autograd.h"
-#include "autograd/context.h"
-#include "autograd/distributed_optimizer.h"
-#include "base/error.h"
 #include "examples/data/dataset.h"
 #include "examples/remote_pipeline/stages.h"
-#include "rpc/init_rpc.h"
-#include "rpc/remote_module.h"
-#include "tools/launch_info.h"
+#include "gradwire/autograd/autograd.h"
+#include "gradwire/autograd/context.h"
+#include "gradwire/autograd/distributed_optimizer.h"
+#include "gradwire/base/error.h"
+#include "gradwire/rpc/init_rpc.h"
+#include "gradwire/rpc/remote_module.h"
+#include "gradwire/tools/launch_info.h"
 
 ABSL_FLAG(int, epochs, 15, "how often to go through the data");
 ABSL_FLAG(int, batch, 32, "samples in a step");

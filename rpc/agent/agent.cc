@@ -1,16 +1,16 @@
-#include "rpc/agent.h"
+#include "gradwire/rpc/agent.h"
 
 #include <algorithm>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
-#include "base/error.h"
-#include "base/process/crash_handler.h"
-#include "base/threads/execution_state.h"
-#include "rpc/agent/agent_impl.h"
-#include "rpc/agent/current_agent.h"
-#include "rpc/agent/global_agent.h"
-#include "rpc/link/link.h"
+#include "gradwire/base/error.h"
+#include "gradwire/base/process/crash_handler.h"
+#include "gradwire/base/threads/execution_state.h"
+#include "gradwire/rpc/agent/agent_impl.h"
+#include "gradwire/rpc/agent/current_agent.h"
+#include "gradwire/rpc/agent/global_agent.h"
+#include "gradwire/rpc/link/link.h"
 
 namespace gradwire::rpc {
 namespace {

@@ -1,19 +1,19 @@
-#include "rpc/agent/agent_impl.h"
+#include "gradwire/rpc/agent/agent_impl.h"
 
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "base/error.h"
-#include "base/log.h"
-#include "base/name.h"
-#include "base/random_id.h"
-#include "codec/codec_containers.h"
-#include "rpc/agent/transports.h"
-#include "rpc/callee/registry.h"
-#include "rpc/link/link.h"
-#include "store/init_method.h"
-#include "store/prefix_store.h"
+#include "gradwire/base/error.h"
+#include "gradwire/base/log.h"
+#include "gradwire/base/name.h"
+#include "gradwire/base/random_id.h"
+#include "gradwire/codec/codec_containers.h"
+#include "gradwire/rpc/agent/transports.h"
+#include "gradwire/rpc/callee/registry.h"
+#include "gradwire/rpc/link/link.h"
+#include "gradwire/store/init_method.h"
+#include "gradwire/store/prefix_store.h"
 
 namespace gradwire::rpc {
 namespace {

@@ -5,20 +5,20 @@
 #include <string>
 #include <vector>
 
-#include "base/latency_histogram.h"
-#include "base/threads/thread_pool.h"
-#include "base/threads/timer_queue.h"
-#include "rpc/agent.h"
-#include "rpc/callee/server.h"
-#include "rpc/caller/pending_calls.h"
-#include "rpc/caller/request_ids.h"
-#include "rpc/link/peers.h"
-#include "rpc/membership/directory.h"
-#include "rpc/membership/shutdown_wait.h"
-#include "rpc/membership/store_silence.h"
-#include "rpc/membership/worker_changes.h"
-#include "rpc/rref/service.h"
-#include "transport/event_loop.h"
+#include "gradwire/base/latency_histogram.h"
+#include "gradwire/base/threads/thread_pool.h"
+#include "gradwire/base/threads/timer_queue.h"
+#include "gradwire/rpc/agent.h"
+#include "gradwire/rpc/callee/server.h"
+#include "gradwire/rpc/caller/pending_calls.h"
+#include "gradwire/rpc/caller/request_ids.h"
+#include "gradwire/rpc/link/peers.h"
+#include "gradwire/rpc/membership/directory.h"
+#include "gradwire/rpc/membership/shutdown_wait.h"
+#include "gradwire/rpc/membership/store_silence.h"
+#include "gradwire/rpc/membership/worker_changes.h"
+#include "gradwire/rpc/rref/service.h"
+#include "gradwire/transport/event_loop.h"
 
 namespace gradwire::rpc {
 

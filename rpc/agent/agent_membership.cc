@@ -1,10 +1,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/error.h"
-#include "base/log.h"
-#include "rpc/agent/agent_impl.h"
-#include "rpc/link/link.h"
+#include "gradwire/base/error.h"
+#include "gradwire/base/log.h"
+#include "gradwire/rpc/agent/agent_impl.h"
+#include "gradwire/rpc/link/link.h"
 
 // How an agent learns who is in the group and who has gone, and what follows.
 //

@@ -3,10 +3,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "base/error.h"
-#include "base/log.h"
-#include "codec/codec_containers.h"
-#include "rpc/agent/agent_impl.h"
+#include "gradwire/base/error.h"
+#include "gradwire/base/log.h"
+#include "gradwire/codec/codec_containers.h"
+#include "gradwire/rpc/agent/agent_impl.h"
 
 // How an agent ends.
 //

@@ -1,4 +1,4 @@
-#include "rpc/agent.h"
+#include "gradwire/rpc/agent.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -6,8 +6,8 @@
 #include <future>
 #include <thread>
 
-#include "rpc/call.h"
-#include "rpc/testing/group.h"
+#include "gradwire/rpc/call.h"
+#include "gradwire/rpc/testing/group.h"
 
 namespace gradwire::rpc {
 namespace {

@@ -4,10 +4,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "base/clock.h"
-#include "base/log.h"
-#include "base/mutex.h"
-#include "rpc/agent/agent_impl.h"
+#include "gradwire/base/clock.h"
+#include "gradwire/base/log.h"
+#include "gradwire/base/mutex.h"
+#include "gradwire/rpc/agent/agent_impl.h"
 
 // How an agent's threads end, the last step of every shutdown. Handlers run on them, and a handler may ignore that its
 // call was cancelled: whoever shuts down does not wait for it for ever.

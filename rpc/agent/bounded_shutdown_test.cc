@@ -10,16 +10,16 @@
 #include <thread>
 
 #include "absl/strings/match.h"
-#include "base/free_port.h"
-#include "base/testing/eventually.h"
-#include "base/testing/status_of.h"
-#include "rpc/call.h"
-#include "rpc/call_context.h"
-#include "rpc/testing/cut_store.h"
-#include "rpc/testing/group.h"
-#include "store/hash_store.h"
-#include "transport/process_counts.h"
-#include "transport/transport.h"
+#include "gradwire/base/free_port.h"
+#include "gradwire/base/testing/eventually.h"
+#include "gradwire/base/testing/status_of.h"
+#include "gradwire/rpc/call.h"
+#include "gradwire/rpc/call_context.h"
+#include "gradwire/rpc/testing/cut_store.h"
+#include "gradwire/rpc/testing/group.h"
+#include "gradwire/store/hash_store.h"
+#include "gradwire/transport/process_counts.h"
+#include "gradwire/transport/transport.h"
 
 // Whatever state an agent is in, it ends in bounded time and leaves nothing; also when it never came to be.
 namespace gradwire::rpc {

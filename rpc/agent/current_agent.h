@@ -1,6 +1,6 @@
 #pragma once
 
-#include "base/threads/execution_state.h"
+#include "gradwire/base/threads/execution_state.h"
 
 namespace gradwire::rpc {
 

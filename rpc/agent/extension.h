@@ -7,9 +7,9 @@
 #include "absl/functional/any_invocable.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "codec/tensor_set.h"
-#include "proto/value.pb.h"
-#include "rpc/worker.h"
+#include "gradwire/codec/tensor_set.h"
+#include "gradwire/proto/value.pb.h"
+#include "gradwire/rpc/worker.h"
 
 namespace gradwire::rpc {
 

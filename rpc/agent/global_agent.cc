@@ -1,6 +1,6 @@
-#include "rpc/agent/global_agent.h"
+#include "gradwire/rpc/agent/global_agent.h"
 
-#include "base/mutex.h"
+#include "gradwire/base/mutex.h"
 
 namespace gradwire::rpc {
 namespace {

@@ -1,4 +1,4 @@
-#include "rpc/init_rpc.h"
+#include "gradwire/rpc/init_rpc.h"
 
 #include <unistd.h>
 
@@ -6,11 +6,11 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/error.h"
-#include "base/log.h"
-#include "base/mutex.h"
-#include "base/process/last_words.h"
-#include "rpc/agent/global_agent.h"
+#include "gradwire/base/error.h"
+#include "gradwire/base/log.h"
+#include "gradwire/base/mutex.h"
+#include "gradwire/base/process/last_words.h"
+#include "gradwire/rpc/agent/global_agent.h"
 
 namespace gradwire::rpc {
 namespace {

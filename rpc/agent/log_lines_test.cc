@@ -4,9 +4,9 @@
 #include <algorithm>
 #include <string>
 
-#include "rpc/call.h"
-#include "rpc/registration.h"
-#include "rpc/testing/group.h"
+#include "gradwire/rpc/call.h"
+#include "gradwire/rpc/registration.h"
+#include "gradwire/rpc/testing/group.h"
 
 // What the log has at GRADWIRE_LOG_LEVEL=info, which this test runs with.
 namespace gradwire::rpc {

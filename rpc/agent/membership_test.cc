@@ -5,13 +5,13 @@
 #include <utility>
 
 #include "absl/time/clock.h"
-#include "base/error.h"
-#include "base/mutex.h"
-#include "base/testing/eventually.h"
-#include "base/testing/status_of.h"
-#include "rpc/call.h"
-#include "rpc/testing/group.h"
-#include "store/hash_store.h"
+#include "gradwire/base/error.h"
+#include "gradwire/base/mutex.h"
+#include "gradwire/base/testing/eventually.h"
+#include "gradwire/base/testing/status_of.h"
+#include "gradwire/rpc/call.h"
+#include "gradwire/rpc/testing/group.h"
+#include "gradwire/store/hash_store.h"
 
 // Groups whose workers come, go, die and come back.
 namespace gradwire::rpc {

@@ -3,13 +3,13 @@
 
 #include <thread>
 
-#include "base/testing/eventually.h"
-#include "base/testing/status_of.h"
-#include "rpc/call.h"
-#include "rpc/init_rpc.h"
-#include "rpc/testing/group.h"
-#include "store/hash_store.h"
-#include "transport/process_counts.h"
+#include "gradwire/base/testing/eventually.h"
+#include "gradwire/base/testing/status_of.h"
+#include "gradwire/rpc/call.h"
+#include "gradwire/rpc/init_rpc.h"
+#include "gradwire/rpc/testing/group.h"
+#include "gradwire/store/hash_store.h"
+#include "gradwire/transport/process_counts.h"
 
 namespace gradwire::rpc {
 namespace {

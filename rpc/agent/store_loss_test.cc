@@ -3,12 +3,12 @@
 #include <optional>
 
 #include "absl/time/clock.h"
-#include "base/error.h"
-#include "base/mutex.h"
-#include "base/testing/eventually.h"
-#include "rpc/call.h"
-#include "rpc/testing/cut_store.h"
-#include "store/hash_store.h"
+#include "gradwire/base/error.h"
+#include "gradwire/base/mutex.h"
+#include "gradwire/base/testing/eventually.h"
+#include "gradwire/rpc/call.h"
+#include "gradwire/rpc/testing/cut_store.h"
+#include "gradwire/store/hash_store.h"
 
 // References while one worker, or all of them, cannot reach the store.
 namespace gradwire::rpc {

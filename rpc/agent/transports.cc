@@ -1,15 +1,15 @@
-#include "rpc/agent/transports.h"
+#include "gradwire/rpc/agent/transports.h"
 
 #include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/error.h"
-#include "base/log.h"
-#include "transport/loopback/loopback_transport.h"
-#include "transport/shm/shm_transport.h"
-#include "transport/tcp/tcp_transport.h"
-#include "transport/ucx/optional_ucx.h"
+#include "gradwire/base/error.h"
+#include "gradwire/base/log.h"
+#include "gradwire/transport/loopback/loopback_transport.h"
+#include "gradwire/transport/shm/shm_transport.h"
+#include "gradwire/transport/tcp/tcp_transport.h"
+#include "gradwire/transport/ucx/optional_ucx.h"
 
 namespace gradwire::rpc {
 

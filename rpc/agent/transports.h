@@ -4,9 +4,9 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "rpc/options.h"
-#include "transport/event_loop.h"
-#include "transport/transport.h"
+#include "gradwire/rpc/options.h"
+#include "gradwire/transport/event_loop.h"
+#include "gradwire/transport/transport.h"
 
 namespace gradwire::rpc {
 

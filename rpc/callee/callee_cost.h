@@ -3,7 +3,7 @@
 #include <array>
 #include <cstddef>
 
-#include "base/threads/executor.h"
+#include "gradwire/base/threads/executor.h"
 
 namespace gradwire::rpc {
 

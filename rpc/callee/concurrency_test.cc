@@ -4,11 +4,11 @@
 #include <atomic>
 #include <thread>
 
-#include "base/mutex.h"
-#include "base/testing/eventually.h"
-#include "rpc/call.h"
-#include "rpc/call_context.h"
-#include "rpc/testing/group.h"
+#include "gradwire/base/mutex.h"
+#include "gradwire/base/testing/eventually.h"
+#include "gradwire/rpc/call.h"
+#include "gradwire/rpc/call_context.h"
+#include "gradwire/rpc/testing/group.h"
 
 // Many calls at once, nested calls, handlers that wait, deadlines and cancellation.
 namespace gradwire::rpc {

@@ -1,4 +1,4 @@
-#include "rpc/callee/deduplicator.h"
+#include "gradwire/rpc/callee/deduplicator.h"
 
 #include <algorithm>
 

@@ -10,8 +10,8 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/time/time.h"
-#include "rpc/membership/gone_workers.h"
-#include "rpc/retry_options.h"
+#include "gradwire/rpc/membership/gone_workers.h"
+#include "gradwire/rpc/retry_options.h"
 
 namespace gradwire::rpc {
 

@@ -6,10 +6,10 @@
 #include <utility>
 
 #include "absl/status/statusor.h"
-#include "base/error.h"
-#include "codec/codec.h"
-#include "codec/codec_test_util.h"
-#include "rpc/callee/server_call.h"
+#include "gradwire/base/error.h"
+#include "gradwire/codec/codec.h"
+#include "gradwire/codec/codec_test_util.h"
+#include "gradwire/rpc/callee/server_call.h"
 
 namespace gradwire::rpc {
 

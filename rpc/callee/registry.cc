@@ -1,4 +1,4 @@
-#include "rpc/callee/registry.h"
+#include "gradwire/rpc/callee/registry.h"
 
 #include <algorithm>
 

@@ -9,9 +9,9 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
-#include "base/mutex.h"
-#include "rpc/callee/callee_cost.h"
-#include "rpc/callee/server_call.h"
+#include "gradwire/base/mutex.h"
+#include "gradwire/rpc/callee/callee_cost.h"
+#include "gradwire/rpc/callee/server_call.h"
 
 namespace gradwire::rpc {
 

@@ -1,8 +1,8 @@
-#include "rpc/callee/registry.h"
+#include "gradwire/rpc/callee/registry.h"
 
-#include "base/stable_hash.h"
+#include "gradwire/base/stable_hash.h"
+#include "gradwire/rpc/registration.h"
 #include "gtest/gtest.h"
-#include "rpc/registration.h"
 
 namespace gradwire::rpc {
 namespace shapes {

@@ -6,10 +6,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/error.h"
-#include "codec/function_traits.h"
-#include "rpc/callee/server_call.h"
-#include "rpc/callee/type_ops.h"
+#include "gradwire/base/error.h"
+#include "gradwire/codec/function_traits.h"
+#include "gradwire/rpc/callee/server_call.h"
+#include "gradwire/rpc/callee/type_ops.h"
 
 // How a registered C++ callee is served: decode, run, finish. One instantiation for each callee.
 namespace gradwire::rpc::serve_internal {

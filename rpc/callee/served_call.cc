@@ -1,18 +1,18 @@
-#include "rpc/callee/served_call.h"
+#include "gradwire/rpc/callee/served_call.h"
 
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/clock.h"
-#include "base/error.h"
-#include "base/process/crash_handler.h"
-#include "codec/codec_containers.h"
-#include "rpc/agent.h"
-#include "rpc/agent/current_agent.h"
-#include "rpc/call_context.h"
-#include "rpc/callee/registry.h"
-#include "rpc/link/link.h"
-#include "rpc/rref/lazy_references.h"
+#include "gradwire/base/clock.h"
+#include "gradwire/base/error.h"
+#include "gradwire/base/process/crash_handler.h"
+#include "gradwire/codec/codec_containers.h"
+#include "gradwire/rpc/agent.h"
+#include "gradwire/rpc/agent/current_agent.h"
+#include "gradwire/rpc/call_context.h"
+#include "gradwire/rpc/callee/registry.h"
+#include "gradwire/rpc/link/link.h"
+#include "gradwire/rpc/rref/lazy_references.h"
 
 namespace gradwire::rpc {
 namespace {

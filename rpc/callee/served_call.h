@@ -7,13 +7,13 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "base/threads/cancellation.h"
-#include "base/threads/execution_state.h"
-#include "proto/rpc.pb.h"
-#include "rpc/callee/registry.h"
-#include "rpc/callee/server.h"
-#include "rpc/callee/server_call.h"
-#include "rpc/rref/service.h"
+#include "gradwire/base/threads/cancellation.h"
+#include "gradwire/base/threads/execution_state.h"
+#include "gradwire/proto/rpc.pb.h"
+#include "gradwire/rpc/callee/registry.h"
+#include "gradwire/rpc/callee/server.h"
+#include "gradwire/rpc/callee/server_call.h"
+#include "gradwire/rpc/rref/service.h"
 
 namespace gradwire::rpc {
 

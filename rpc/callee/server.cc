@@ -1,18 +1,18 @@
-#include "rpc/callee/server.h"
+#include "gradwire/rpc/callee/server.h"
 
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "base/clock.h"
-#include "base/error.h"
-#include "codec/codec_containers.h"
-#include "codec/id.h"
-#include "rpc/agent.h"
-#include "rpc/agent/agent_impl.h"
-#include "rpc/callee/served_call.h"
-#include "rpc/caller/answer_by.h"
-#include "rpc/link/link.h"
-#include "rpc/rref/service.h"
+#include "gradwire/base/clock.h"
+#include "gradwire/base/error.h"
+#include "gradwire/codec/codec_containers.h"
+#include "gradwire/codec/id.h"
+#include "gradwire/rpc/agent.h"
+#include "gradwire/rpc/agent/agent_impl.h"
+#include "gradwire/rpc/callee/served_call.h"
+#include "gradwire/rpc/caller/answer_by.h"
+#include "gradwire/rpc/link/link.h"
+#include "gradwire/rpc/rref/service.h"
 
 namespace gradwire::rpc {
 namespace {

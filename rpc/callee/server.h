@@ -6,17 +6,17 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
-#include "base/mutex.h"
-#include "base/threads/cancellation.h"
-#include "base/threads/strand.h"
-#include "base/threads/thread_pool.h"
-#include "rpc/agent/extension.h"
-#include "rpc/callee/callee_cost.h"
-#include "rpc/callee/deduplicator.h"
-#include "rpc/link/agent_tables.h"
-#include "rpc/link/envelope.h"
-#include "rpc/worker.h"
-#include "transport/message.h"
+#include "gradwire/base/mutex.h"
+#include "gradwire/base/threads/cancellation.h"
+#include "gradwire/base/threads/strand.h"
+#include "gradwire/base/threads/thread_pool.h"
+#include "gradwire/rpc/agent/extension.h"
+#include "gradwire/rpc/callee/callee_cost.h"
+#include "gradwire/rpc/callee/deduplicator.h"
+#include "gradwire/rpc/link/agent_tables.h"
+#include "gradwire/rpc/link/envelope.h"
+#include "gradwire/rpc/worker.h"
+#include "gradwire/transport/message.h"
 
 namespace gradwire::rpc {
 

@@ -5,10 +5,10 @@
 #include <typeinfo>
 
 #include "absl/status/status.h"
-#include "base/threads/executor.h"
-#include "codec/codec.h"
-#include "codec/incoming_payload.h"
-#include "proto/rpc.pb.h"
+#include "gradwire/base/threads/executor.h"
+#include "gradwire/codec/codec.h"
+#include "gradwire/codec/incoming_payload.h"
+#include "gradwire/proto/rpc.pb.h"
 
 namespace gradwire::rpc {
 

@@ -1,13 +1,13 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/clock.h"
-#include "codec/codec_containers.h"
-#include "rpc/agent.h"
-#include "rpc/callee/served_call.h"
-#include "rpc/callee/server.h"
-#include "rpc/caller/repeatable_request.h"
-#include "rpc/link/link.h"
+#include "gradwire/base/clock.h"
+#include "gradwire/codec/codec_containers.h"
+#include "gradwire/rpc/agent.h"
+#include "gradwire/rpc/callee/served_call.h"
+#include "gradwire/rpc/callee/server.h"
+#include "gradwire/rpc/caller/repeatable_request.h"
+#include "gradwire/rpc/link/link.h"
 
 // How a server treats calls that their callers may repeat (proto/rpc.proto, "Repeated calls"): the Deduplicator says
 // which request is which.

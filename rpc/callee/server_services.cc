@@ -1,14 +1,14 @@
 #include <atomic>
 #include <utility>
 
-#include "base/clock.h"
-#include "base/error.h"
-#include "codec/codec_containers.h"
-#include "rpc/agent.h"
-#include "rpc/agent/agent_impl.h"
-#include "rpc/callee/served_call.h"
-#include "rpc/callee/server.h"
-#include "rpc/link/link.h"
+#include "gradwire/base/clock.h"
+#include "gradwire/base/error.h"
+#include "gradwire/codec/codec_containers.h"
+#include "gradwire/rpc/agent.h"
+#include "gradwire/rpc/agent/agent_impl.h"
+#include "gradwire/rpc/callee/served_call.h"
+#include "gradwire/rpc/callee/server.h"
+#include "gradwire/rpc/link/link.h"
 
 // How a server answers the messages of the framework itself.
 namespace gradwire::rpc {

@@ -3,9 +3,9 @@
 #include <string>
 #include <type_traits>
 
-#include "codec/codec_containers.h"
-#include "codec/type_name.h"
-#include "rpc/callee/server_call.h"
+#include "gradwire/codec/codec_containers.h"
+#include "gradwire/codec/type_name.h"
+#include "gradwire/rpc/callee/server_call.h"
 
 namespace gradwire::rpc {
 

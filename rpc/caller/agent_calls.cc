@@ -1,11 +1,11 @@
 #include "absl/strings/str_cat.h"
-#include "base/error.h"
-#include "rpc/agent.h"
-#include "rpc/agent/agent_impl.h"
-#include "rpc/call_context.h"
-#include "rpc/caller/flow_wait.h"
-#include "rpc/caller/outgoing_call.h"
-#include "rpc/link/link.h"
+#include "gradwire/base/error.h"
+#include "gradwire/rpc/agent.h"
+#include "gradwire/rpc/agent/agent_impl.h"
+#include "gradwire/rpc/call_context.h"
+#include "gradwire/rpc/caller/flow_wait.h"
+#include "gradwire/rpc/caller/outgoing_call.h"
+#include "gradwire/rpc/link/link.h"
 
 // How calls leave an agent and what becomes of their answers.
 namespace gradwire::rpc {

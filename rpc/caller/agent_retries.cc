@@ -2,10 +2,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/error.h"
-#include "base/log.h"
-#include "rpc/agent/agent_impl.h"
-#include "rpc/link/link.h"
+#include "gradwire/base/error.h"
+#include "gradwire/base/log.h"
+#include "gradwire/rpc/agent/agent_impl.h"
+#include "gradwire/rpc/link/link.h"
 
 // How calls of idempotent functions outlive their connection (proto/rpc.proto, "Repeated calls"). Such a call stays in
 // the table, without a link, between an attempt that failed and the next; whatever ends a call ends it there too.

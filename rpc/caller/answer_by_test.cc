@@ -1,4 +1,4 @@
-#include "rpc/caller/answer_by.h"
+#include "gradwire/rpc/caller/answer_by.h"
 
 #include <gtest/gtest.h>
 

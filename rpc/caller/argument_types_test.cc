@@ -1,4 +1,4 @@
-#include "rpc/caller/argument_types.h"
+#include "gradwire/rpc/caller/argument_types.h"
 
 #include <gtest/gtest.h>
 
@@ -9,10 +9,10 @@
 #include <utility>
 #include <vector>
 
-#include "rpc/call.h"
-#include "rpc/constructor.h"
-#include "rpc/registration.h"
-#include "rpc/testing/group.h"
+#include "gradwire/rpc/call.h"
+#include "gradwire/rpc/constructor.h"
+#include "gradwire/rpc/registration.h"
+#include "gradwire/rpc/testing/group.h"
 
 namespace gradwire::rpc {
 namespace {

@@ -3,12 +3,12 @@
 
 #include <thread>
 
-#include "base/free_port.h"
-#include "rpc/call.h"
-#include "rpc/caller/outgoing_call.h"
-#include "rpc/testing/group.h"
-#include "store/hash_store.h"
-#include "store/tcp_store.h"
+#include "gradwire/base/free_port.h"
+#include "gradwire/rpc/call.h"
+#include "gradwire/rpc/caller/outgoing_call.h"
+#include "gradwire/rpc/testing/group.h"
+#include "gradwire/store/hash_store.h"
+#include "gradwire/store/tcp_store.h"
 
 // Stands for a module of libtorch, which this test does not link.
 namespace torch::nn {

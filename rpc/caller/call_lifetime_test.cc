@@ -5,14 +5,14 @@
 #include <thread>
 
 #include "absl/strings/match.h"
-#include "base/clock.h"
-#include "base/mutex.h"
-#include "proto/rpc.pb.h"
-#include "rpc/call.h"
-#include "rpc/call_context.h"
-#include "rpc/caller/outgoing_call.h"
-#include "rpc/testing/group.h"
-#include "transport/fault_injection.h"
+#include "gradwire/base/clock.h"
+#include "gradwire/base/mutex.h"
+#include "gradwire/proto/rpc.pb.h"
+#include "gradwire/rpc/call.h"
+#include "gradwire/rpc/call_context.h"
+#include "gradwire/rpc/caller/outgoing_call.h"
+#include "gradwire/rpc/testing/group.h"
+#include "gradwire/transport/fault_injection.h"
 
 // How long calls live: deadlines through nested calls, cancellation and its reasons, answers that nobody waits for.
 namespace gradwire::rpc {

@@ -6,14 +6,14 @@
 #include <type_traits>
 #include <utility>
 
-#include "base/future.h"
-#include "codec/function_traits.h"
-#include "rpc/agent.h"
-#include "rpc/caller/argument_types.h"
-#include "rpc/caller/outgoing_call.h"
-#include "rpc/constructor.h"
-#include "rpc/registration.h"
-#include "rpc/rref.h"
+#include "gradwire/base/future.h"
+#include "gradwire/codec/function_traits.h"
+#include "gradwire/rpc/agent.h"
+#include "gradwire/rpc/caller/argument_types.h"
+#include "gradwire/rpc/caller/outgoing_call.h"
+#include "gradwire/rpc/constructor.h"
+#include "gradwire/rpc/registration.h"
+#include "gradwire/rpc/rref.h"
 
 // The steps that every kind of call is made of, for rpc/call.h: name the callee, add the arguments, send,
 // decode the answer.

@@ -5,12 +5,12 @@
 #include <atomic>
 #include <thread>
 
-#include "base/mutex.h"
-#include "base/testing/eventually.h"
-#include "base/testing/status_of.h"
-#include "rpc/call.h"
-#include "rpc/call_context.h"
-#include "rpc/testing/group.h"
+#include "gradwire/base/mutex.h"
+#include "gradwire/base/testing/eventually.h"
+#include "gradwire/base/testing/status_of.h"
+#include "gradwire/rpc/call.h"
+#include "gradwire/rpc/call_context.h"
+#include "gradwire/rpc/testing/group.h"
 
 // Calls and bytes under way to one worker are bounded, and every place comes back.
 namespace gradwire::rpc {

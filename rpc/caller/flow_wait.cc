@@ -1,13 +1,13 @@
-#include "rpc/caller/flow_wait.h"
+#include "gradwire/rpc/caller/flow_wait.h"
 
 #include <atomic>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/clock.h"
-#include "base/error.h"
-#include "base/future.h"
-#include "rpc/call_context.h"
+#include "gradwire/base/clock.h"
+#include "gradwire/base/error.h"
+#include "gradwire/base/future.h"
+#include "gradwire/rpc/call_context.h"
 
 namespace gradwire::rpc {
 namespace {

@@ -5,9 +5,9 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "base/threads/executor.h"
-#include "base/threads/timer_queue.h"
-#include "rpc/link/flow_window.h"
+#include "gradwire/base/threads/executor.h"
+#include "gradwire/base/threads/timer_queue.h"
+#include "gradwire/rpc/link/flow_window.h"
 
 namespace gradwire::rpc {
 

@@ -5,14 +5,14 @@
 
 #include "absl/functional/any_invocable.h"
 #include "absl/status/statusor.h"
-#include "codec/codec.h"
-#include "codec/encoder.h"
-#include "codec/incoming_payload.h"
-#include "proto/rpc.pb.h"
-#include "rpc/destination.h"
-#include "rpc/link/envelope.h"
-#include "rpc/rref/lazy_references.h"
-#include "rpc/worker.h"
+#include "gradwire/codec/codec.h"
+#include "gradwire/codec/encoder.h"
+#include "gradwire/codec/incoming_payload.h"
+#include "gradwire/proto/rpc.pb.h"
+#include "gradwire/rpc/destination.h"
+#include "gradwire/rpc/link/envelope.h"
+#include "gradwire/rpc/rref/lazy_references.h"
+#include "gradwire/rpc/worker.h"
 
 namespace gradwire::rpc {
 

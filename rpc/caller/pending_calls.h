@@ -10,14 +10,14 @@
 #include "absl/functional/any_invocable.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "base/mutex.h"
-#include "codec/encoder.h"
-#include "codec/incoming_payload.h"
-#include "rpc/caller/repeatable_request.h"
-#include "rpc/link/envelope.h"
-#include "rpc/link/flow_window.h"
-#include "rpc/worker.h"
-#include "transport/message.h"
+#include "gradwire/base/mutex.h"
+#include "gradwire/codec/encoder.h"
+#include "gradwire/codec/incoming_payload.h"
+#include "gradwire/rpc/caller/repeatable_request.h"
+#include "gradwire/rpc/link/envelope.h"
+#include "gradwire/rpc/link/flow_window.h"
+#include "gradwire/rpc/worker.h"
+#include "gradwire/transport/message.h"
 
 namespace gradwire::rpc {
 

@@ -1,4 +1,4 @@
-#include "rpc/caller/pending_calls.h"
+#include "gradwire/rpc/caller/pending_calls.h"
 
 #include <atomic>
 #include <thread>

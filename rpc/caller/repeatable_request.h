@@ -3,8 +3,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "proto/rpc.pb.h"
-#include "transport/message.h"
+#include "gradwire/proto/rpc.pb.h"
+#include "gradwire/transport/message.h"
 
 namespace gradwire::rpc {
 

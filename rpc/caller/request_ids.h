@@ -4,7 +4,7 @@
 #include <set>
 
 #include "absl/container/flat_hash_map.h"
-#include "base/mutex.h"
+#include "gradwire/base/mutex.h"
 
 namespace gradwire::rpc {
 

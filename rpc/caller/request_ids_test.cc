@@ -1,4 +1,4 @@
-#include "rpc/caller/request_ids.h"
+#include "gradwire/rpc/caller/request_ids.h"
 
 #include <gtest/gtest.h>
 

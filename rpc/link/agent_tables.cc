@@ -1,4 +1,4 @@
-#include "rpc/link/agent_tables.h"
+#include "gradwire/rpc/link/agent_tables.h"
 
 #include "absl/strings/str_cat.h"
 

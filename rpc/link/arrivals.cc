@@ -1,4 +1,4 @@
-#include "rpc/link/arrivals.h"
+#include "gradwire/rpc/link/arrivals.h"
 
 #include <algorithm>
 #include <limits>

@@ -2,8 +2,8 @@
 
 #include <optional>
 
-#include "proto/rpc.pb.h"
-#include "rpc/link/arrivals.h"
+#include "gradwire/proto/rpc.pb.h"
+#include "gradwire/rpc/link/arrivals.h"
 
 namespace gradwire::rpc {
 

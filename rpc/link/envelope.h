@@ -6,8 +6,8 @@
 #include <memory>
 #include <string>
 
-#include "base/block_cache.h"
-#include "proto/rpc.pb.h"
+#include "gradwire/base/block_cache.h"
+#include "gradwire/proto/rpc.pb.h"
 
 namespace gradwire::rpc {
 

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "absl/functional/any_invocable.h"
-#include "base/mutex.h"
-#include "rpc/flow_options.h"
+#include "gradwire/base/mutex.h"
+#include "gradwire/rpc/flow_options.h"
 
 namespace gradwire::rpc {
 

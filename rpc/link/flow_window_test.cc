@@ -1,4 +1,4 @@
-#include "rpc/link/flow_window.h"
+#include "gradwire/rpc/link/flow_window.h"
 
 #include <gtest/gtest.h>
 

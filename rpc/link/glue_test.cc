@@ -5,17 +5,17 @@
 #include <set>
 
 #include "absl/time/clock.h"
-#include "base/error.h"
-#include "base/testing/eventually.h"
-#include "codec/codec_containers.h"
-#include "proto/rpc.pb.h"
-#include "rpc/call.h"
-#include "rpc/link/link.h"
-#include "rpc/rref/service.h"
-#include "rpc/testing/cut_store.h"
-#include "rpc/testing/network.h"
-#include "rpc/testing/scripted_worker.h"
-#include "store/hash_store.h"
+#include "gradwire/base/error.h"
+#include "gradwire/base/testing/eventually.h"
+#include "gradwire/codec/codec_containers.h"
+#include "gradwire/proto/rpc.pb.h"
+#include "gradwire/rpc/call.h"
+#include "gradwire/rpc/link/link.h"
+#include "gradwire/rpc/rref/service.h"
+#include "gradwire/rpc/testing/cut_store.h"
+#include "gradwire/rpc/testing/network.h"
+#include "gradwire/rpc/testing/scripted_worker.h"
+#include "gradwire/store/hash_store.h"
 
 // What stands between the state machines of an agent and its messages: links, repetitions, fences, what is held. One agent
 // is real; the test speaks for all others, and so decides the order of everything.

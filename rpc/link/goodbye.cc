@@ -1,8 +1,8 @@
-#include "rpc/link/goodbye.h"
+#include "gradwire/rpc/link/goodbye.h"
 
 #include "absl/strings/str_cat.h"
-#include "codec/codec_containers.h"
-#include "proto/rpc.pb.h"
+#include "gradwire/codec/codec_containers.h"
+#include "gradwire/proto/rpc.pb.h"
 
 namespace gradwire::rpc {
 

@@ -7,20 +7,20 @@
 #include <random>
 #include <thread>
 
-#include "base/testing/eventually.h"
-#include "proto/membership.pb.h"
-#include "proto/rpc.pb.h"
-#include "rpc/call.h"
-#include "rpc/testing/group.h"
-#include "store/hash_store.h"
-#include "store/prefix_store.h"
-#include "transport/descriptor.h"
-#include "transport/process_counts.h"
-#include "transport/recording_listener.h"
-#include "transport/tcp/address.h"
-#include "transport/tcp/frame.h"
-#include "transport/tcp/preface.h"
-#include "transport/tcp/tcp_transport.h"
+#include "gradwire/base/testing/eventually.h"
+#include "gradwire/proto/membership.pb.h"
+#include "gradwire/proto/rpc.pb.h"
+#include "gradwire/rpc/call.h"
+#include "gradwire/rpc/testing/group.h"
+#include "gradwire/store/hash_store.h"
+#include "gradwire/store/prefix_store.h"
+#include "gradwire/transport/descriptor.h"
+#include "gradwire/transport/process_counts.h"
+#include "gradwire/transport/recording_listener.h"
+#include "gradwire/transport/tcp/address.h"
+#include "gradwire/transport/tcp/frame.h"
+#include "gradwire/transport/tcp/preface.h"
+#include "gradwire/transport/tcp/tcp_transport.h"
 
 // What connects to an agent's port and is no honest agent.
 namespace gradwire::rpc {

@@ -1,15 +1,15 @@
-#include "rpc/link/link.h"
+#include "gradwire/rpc/link/link.h"
 
 #include <algorithm>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "base/error.h"
-#include "base/log.h"
-#include "base/name.h"
-#include "codec/codec_containers.h"
-#include "rpc/link/goodbye.h"
-#include "rpc/link/peers.h"
+#include "gradwire/base/error.h"
+#include "gradwire/base/log.h"
+#include "gradwire/base/name.h"
+#include "gradwire/codec/codec_containers.h"
+#include "gradwire/rpc/link/goodbye.h"
+#include "gradwire/rpc/link/peers.h"
 
 // How Peers treats what arrives on a link, and its end.
 namespace gradwire::rpc {

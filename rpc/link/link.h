@@ -12,13 +12,13 @@
 #include <utility>
 #include <vector>
 
-#include "base/mutex.h"
-#include "proto/membership.pb.h"
-#include "rpc/link/arrivals.h"
-#include "rpc/link/envelope.h"
-#include "rpc/link/flow_window.h"
-#include "rpc/worker.h"
-#include "transport/connection.h"
+#include "gradwire/base/mutex.h"
+#include "gradwire/proto/membership.pb.h"
+#include "gradwire/rpc/link/arrivals.h"
+#include "gradwire/rpc/link/envelope.h"
+#include "gradwire/rpc/link/flow_window.h"
+#include "gradwire/rpc/worker.h"
+#include "gradwire/transport/connection.h"
 
 namespace gradwire::rpc {
 

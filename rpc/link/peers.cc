@@ -1,13 +1,13 @@
-#include "rpc/link/peers.h"
+#include "gradwire/rpc/link/peers.h"
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "base/error.h"
-#include "base/log.h"
-#include "base/process/host.h"
-#include "rpc/link/goodbye.h"
-#include "rpc/link/link.h"
+#include "gradwire/base/error.h"
+#include "gradwire/base/log.h"
+#include "gradwire/base/process/host.h"
+#include "gradwire/rpc/link/goodbye.h"
+#include "gradwire/rpc/link/link.h"
 
 namespace gradwire::rpc {
 

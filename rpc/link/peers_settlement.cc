@@ -1,8 +1,8 @@
 #include <optional>
 
-#include "rpc/link/departures_codec.h"
-#include "rpc/link/link.h"
-#include "rpc/link/peers.h"
+#include "gradwire/rpc/link/departures_codec.h"
+#include "gradwire/rpc/link/link.h"
+#include "gradwire/rpc/link/peers.h"
 
 // What Peers counts of what was sent and read, and what it says of it (proto/rpc.proto, "What has arrived").
 namespace gradwire::rpc {

@@ -1,4 +1,4 @@
-#include "rpc/link/peers.h"
+#include "gradwire/rpc/link/peers.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,11 +9,11 @@
 #include <utility>
 #include <vector>
 
-#include "base/mutex.h"
-#include "rpc/link/link.h"
-#include "transport/loop_thread.h"
-#include "transport/refused.h"
-#include "transport/tcp/tcp_transport.h"
+#include "gradwire/base/mutex.h"
+#include "gradwire/rpc/link/link.h"
+#include "gradwire/transport/loop_thread.h"
+#include "gradwire/transport/refused.h"
+#include "gradwire/transport/tcp/tcp_transport.h"
 
 // How connections between workers are chosen.
 namespace gradwire::rpc {

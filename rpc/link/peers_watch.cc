@@ -1,15 +1,15 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/error.h"
-#include "base/log.h"
-#include "base/process/host.h"
-#include "codec/codec_containers.h"
-#include "rpc/link/departures_codec.h"
-#include "rpc/link/goodbye.h"
-#include "rpc/link/link.h"
-#include "rpc/link/peers.h"
-#include "transport/refused.h"
+#include "gradwire/base/error.h"
+#include "gradwire/base/log.h"
+#include "gradwire/base/process/host.h"
+#include "gradwire/codec/codec_containers.h"
+#include "gradwire/rpc/link/departures_codec.h"
+#include "gradwire/rpc/link/goodbye.h"
+#include "gradwire/rpc/link/link.h"
+#include "gradwire/rpc/link/peers.h"
+#include "gradwire/transport/refused.h"
 
 // How Peers finds out who answers, and what becomes of those who do not.
 namespace gradwire::rpc {

@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "rpc/link/arrivals.h"
+#include "gradwire/rpc/link/arrivals.h"
 
 namespace gradwire::rpc {
 

@@ -1,4 +1,4 @@
-#include "rpc/membership/directory.h"
+#include "gradwire/rpc/membership/directory.h"
 
 #include <algorithm>
 #include <cstdlib>
@@ -6,10 +6,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "base/clock.h"
-#include "base/error.h"
-#include "base/log.h"
-#include "base/wall_clock.h"
+#include "gradwire/base/clock.h"
+#include "gradwire/base/error.h"
+#include "gradwire/base/log.h"
+#include "gradwire/base/wall_clock.h"
 
 namespace gradwire::rpc {
 

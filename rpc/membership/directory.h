@@ -10,13 +10,13 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "base/mutex.h"
-#include "proto/membership.pb.h"
-#include "rpc/membership/group_log.h"
-#include "rpc/membership/heartbeat_options.h"
-#include "rpc/membership/store_silence.h"
-#include "rpc/worker.h"
-#include "store/store.h"
+#include "gradwire/base/mutex.h"
+#include "gradwire/proto/membership.pb.h"
+#include "gradwire/rpc/membership/group_log.h"
+#include "gradwire/rpc/membership/heartbeat_options.h"
+#include "gradwire/rpc/membership/store_silence.h"
+#include "gradwire/rpc/worker.h"
+#include "gradwire/store/store.h"
 
 namespace gradwire::rpc {
 

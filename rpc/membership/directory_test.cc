@@ -1,4 +1,4 @@
-#include "rpc/membership/directory.h"
+#include "gradwire/rpc/membership/directory.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "absl/time/clock.h"
-#include "store/hash_store.h"
+#include "gradwire/store/hash_store.h"
 
 namespace gradwire::rpc {
 namespace {

@@ -1,8 +1,8 @@
-#include "rpc/membership/failure_detector.h"
+#include "gradwire/rpc/membership/failure_detector.h"
 
 #include <algorithm>
 
-#include "rpc/deliberate_bug.h"
+#include "gradwire/rpc/deliberate_bug.h"
 
 namespace gradwire::rpc {
 

@@ -1,4 +1,4 @@
-#include "rpc/membership/failure_detector.h"
+#include "gradwire/rpc/membership/failure_detector.h"
 
 #include <algorithm>
 

@@ -3,7 +3,7 @@
 #include <cstdint>
 
 #include "absl/container/flat_hash_set.h"
-#include "rpc/membership/roster.h"
+#include "gradwire/rpc/membership/roster.h"
 
 namespace gradwire::rpc {
 

@@ -1,4 +1,4 @@
-#include "rpc/membership/formation.h"
+#include "gradwire/rpc/membership/formation.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "rpc/membership/gone_workers.h"
+#include "gradwire/rpc/membership/gone_workers.h"
 
 #include <gtest/gtest.h>
 
@@ -8,12 +8,12 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "rpc/callee/deduplicator.h"
-#include "rpc/link/agent_tables.h"
-#include "rpc/link/link.h"
-#include "rpc/link/peers.h"
-#include "rpc/rref/owner_table.h"
-#include "rpc/rref/references.h"
+#include "gradwire/rpc/callee/deduplicator.h"
+#include "gradwire/rpc/link/agent_tables.h"
+#include "gradwire/rpc/link/link.h"
+#include "gradwire/rpc/link/peers.h"
+#include "gradwire/rpc/rref/owner_table.h"
+#include "gradwire/rpc/rref/references.h"
 
 // What is remembered of workers that have gone, wherever something is: it has a bound.
 namespace gradwire::rpc {

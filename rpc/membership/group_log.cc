@@ -1,13 +1,13 @@
-#include "rpc/membership/group_log.h"
+#include "gradwire/rpc/membership/group_log.h"
 
 #include <limits>
 #include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "base/error.h"
-#include "base/log.h"
-#include "base/name.h"
+#include "gradwire/base/error.h"
+#include "gradwire/base/log.h"
+#include "gradwire/base/name.h"
 
 namespace gradwire::rpc {
 namespace {

@@ -9,11 +9,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "absl/types/optional.h"
-#include "base/clock.h"
-#include "proto/membership.pb.h"
-#include "rpc/membership/formation.h"
-#include "rpc/membership/roster.h"
-#include "store/store.h"
+#include "gradwire/base/clock.h"
+#include "gradwire/proto/membership.pb.h"
+#include "gradwire/rpc/membership/formation.h"
+#include "gradwire/rpc/membership/roster.h"
+#include "gradwire/store/store.h"
 
 namespace gradwire::rpc {
 

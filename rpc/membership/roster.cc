@@ -1,8 +1,8 @@
-#include "rpc/membership/roster.h"
+#include "gradwire/rpc/membership/roster.h"
 
 #include <algorithm>
 
-#include "rpc/deliberate_bug.h"
+#include "gradwire/rpc/deliberate_bug.h"
 
 namespace gradwire::rpc {
 

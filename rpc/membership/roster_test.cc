@@ -1,4 +1,4 @@
-#include "rpc/membership/roster.h"
+#include "gradwire/rpc/membership/roster.h"
 
 #include "gtest/gtest.h"
 

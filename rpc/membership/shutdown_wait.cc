@@ -1,4 +1,4 @@
-#include "rpc/membership/shutdown_wait.h"
+#include "gradwire/rpc/membership/shutdown_wait.h"
 
 #include <algorithm>
 #include <utility>

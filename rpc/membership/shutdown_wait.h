@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "base/clock.h"
+#include "gradwire/base/clock.h"
 
 namespace gradwire::rpc {
 

@@ -1,10 +1,10 @@
-#include "rpc/membership/shutdown_wait.h"
+#include "gradwire/rpc/membership/shutdown_wait.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "absl/strings/str_cat.h"
-#include "base/manual_clock.h"
+#include "gradwire/base/manual_clock.h"
 
 namespace gradwire::rpc {
 namespace {

@@ -1,4 +1,4 @@
-#include "rpc/membership/store_silence.h"
+#include "gradwire/rpc/membership/store_silence.h"
 
 #include <gtest/gtest.h>
 

@@ -8,13 +8,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "base/error.h"
-#include "base/free_port.h"
-#include "rpc/agent.h"
-#include "rpc/call.h"
-#include "rpc/membership/group_log.h"
-#include "store/hash_store.h"
-#include "store/prefix_store.h"
+#include "gradwire/base/error.h"
+#include "gradwire/base/free_port.h"
+#include "gradwire/rpc/agent.h"
+#include "gradwire/rpc/call.h"
+#include "gradwire/rpc/membership/group_log.h"
+#include "gradwire/store/hash_store.h"
+#include "gradwire/store/prefix_store.h"
 
 // Two workers want one name or one rank: every worker of the group learns it, and does not wait for what cannot come.
 namespace gradwire::rpc {

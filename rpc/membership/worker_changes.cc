@@ -1,10 +1,10 @@
-#include "rpc/membership/worker_changes.h"
+#include "gradwire/rpc/membership/worker_changes.h"
 
 #include <algorithm>
 #include <iterator>
 
-#include "base/error.h"
-#include "base/log.h"
+#include "gradwire/base/error.h"
+#include "gradwire/base/log.h"
 
 namespace gradwire::rpc {
 

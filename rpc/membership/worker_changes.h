@@ -9,12 +9,12 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
-#include "base/future.h"
-#include "base/mutex.h"
-#include "base/threads/executor.h"
-#include "base/threads/strand.h"
-#include "rpc/worker.h"
-#include "rpc/worker_state.h"
+#include "gradwire/base/future.h"
+#include "gradwire/base/mutex.h"
+#include "gradwire/base/threads/executor.h"
+#include "gradwire/base/threads/strand.h"
+#include "gradwire/rpc/worker.h"
+#include "gradwire/rpc/worker_state.h"
 
 namespace gradwire::rpc {
 

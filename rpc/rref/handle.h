@@ -3,9 +3,9 @@
 #include <memory>
 #include <string>
 
-#include "base/future.h"
-#include "codec/id.h"
-#include "rpc/worker.h"
+#include "gradwire/base/future.h"
+#include "gradwire/codec/id.h"
+#include "gradwire/rpc/worker.h"
 
 namespace gradwire::rpc {
 

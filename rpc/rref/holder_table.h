@@ -6,7 +6,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
-#include "codec/id.h"
+#include "gradwire/codec/id.h"
 
 namespace gradwire::rpc {
 

@@ -1,4 +1,4 @@
-#include "rpc/rref/holder_table.h"
+#include "gradwire/rpc/rref/holder_table.h"
 
 #include <random>
 #include <set>

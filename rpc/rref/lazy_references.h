@@ -3,8 +3,8 @@
 #include <memory>
 #include <utility>
 
-#include "codec/encoder.h"
-#include "rpc/worker.h"
+#include "gradwire/codec/encoder.h"
+#include "gradwire/rpc/worker.h"
 
 namespace gradwire::rpc {
 

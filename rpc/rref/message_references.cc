@@ -1,11 +1,11 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/error.h"
-#include "proto/rpc.pb.h"
-#include "rpc/agent.h"
-#include "rpc/rref/lazy_references.h"
-#include "rpc/rref/service.h"
+#include "gradwire/base/error.h"
+#include "gradwire/proto/rpc.pb.h"
+#include "gradwire/rpc/agent.h"
+#include "gradwire/rpc/rref/lazy_references.h"
+#include "gradwire/rpc/rref/service.h"
 
 // How RRefs travel in the payloads of calls.
 namespace gradwire::rpc {

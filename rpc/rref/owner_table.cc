@@ -1,6 +1,6 @@
-#include "rpc/rref/owner_table.h"
+#include "gradwire/rpc/rref/owner_table.h"
 
-#include "rpc/deliberate_bug.h"
+#include "gradwire/rpc/deliberate_bug.h"
 
 namespace gradwire::rpc {
 

@@ -7,8 +7,8 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
-#include "codec/id.h"
-#include "rpc/membership/gone_workers.h"
+#include "gradwire/codec/id.h"
+#include "gradwire/rpc/membership/gone_workers.h"
 
 namespace gradwire::rpc {
 

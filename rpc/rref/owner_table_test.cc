@@ -1,4 +1,4 @@
-#include "rpc/rref/owner_table.h"
+#include "gradwire/rpc/rref/owner_table.h"
 
 #include <random>
 #include <set>

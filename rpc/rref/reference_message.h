@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "codec/id.h"
+#include "gradwire/codec/id.h"
 
 namespace gradwire::rpc {
 

@@ -1,9 +1,9 @@
-#include "rpc/rref/references.h"
+#include "gradwire/rpc/rref/references.h"
 
 #include <algorithm>
 #include <utility>
 
-#include "rpc/deliberate_bug.h"
+#include "gradwire/rpc/deliberate_bug.h"
 
 namespace gradwire::rpc {
 

@@ -10,11 +10,11 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
-#include "codec/id.h"
-#include "rpc/membership/gone_workers.h"
-#include "rpc/rref/holder_table.h"
-#include "rpc/rref/owner_table.h"
-#include "rpc/rref/reference_message.h"
+#include "gradwire/codec/id.h"
+#include "gradwire/rpc/membership/gone_workers.h"
+#include "gradwire/rpc/rref/holder_table.h"
+#include "gradwire/rpc/rref/owner_table.h"
+#include "gradwire/rpc/rref/reference_message.h"
 
 namespace gradwire::rpc {
 

@@ -1,8 +1,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "rpc/deliberate_bug.h"
-#include "rpc/rref/references.h"
+#include "gradwire/rpc/deliberate_bug.h"
+#include "gradwire/rpc/rref/references.h"
 
 // What becomes of references when workers die.
 namespace gradwire::rpc {

@@ -1,4 +1,4 @@
-#include "rpc/rref/references.h"
+#include "gradwire/rpc/rref/references.h"
 
 #include <algorithm>
 

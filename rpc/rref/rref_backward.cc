@@ -1,4 +1,4 @@
-#include "rpc/rref/rref_backward.h"
+#include "gradwire/rpc/rref/rref_backward.h"
 
 namespace gradwire::rpc {
 namespace {

@@ -3,7 +3,7 @@
 #include <concepts>
 #include <cstdint>
 
-#include "base/error.h"
+#include "gradwire/base/error.h"
 
 namespace at {
 class Tensor;

@@ -5,13 +5,13 @@
 #include <atomic>
 #include <thread>
 
-#include "base/mutex.h"
-#include "base/testing/eventually.h"
-#include "base/testing/status_of.h"
-#include "proto/rpc.pb.h"
-#include "rpc/call.h"
-#include "rpc/testing/group.h"
-#include "transport/fault_injection.h"
+#include "gradwire/base/mutex.h"
+#include "gradwire/base/testing/eventually.h"
+#include "gradwire/base/testing/status_of.h"
+#include "gradwire/proto/rpc.pb.h"
+#include "gradwire/rpc/call.h"
+#include "gradwire/rpc/testing/group.h"
+#include "gradwire/transport/fault_injection.h"
 
 namespace gradwire::rpc {
 namespace {

@@ -1,12 +1,12 @@
-#include "rpc/rref/service.h"
+#include "gradwire/rpc/rref/service.h"
 
 #include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/error.h"
-#include "proto/rpc.pb.h"
-#include "rpc/agent.h"
+#include "gradwire/base/error.h"
+#include "gradwire/proto/rpc.pb.h"
+#include "gradwire/rpc/agent.h"
 
 namespace gradwire::rpc {
 namespace {

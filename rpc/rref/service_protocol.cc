@@ -2,12 +2,12 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/error.h"
-#include "proto/rpc.pb.h"
-#include "rpc/agent.h"
-#include "rpc/link/departures_codec.h"
-#include "rpc/link/goodbye.h"
-#include "rpc/rref/service.h"
+#include "gradwire/base/error.h"
+#include "gradwire/proto/rpc.pb.h"
+#include "gradwire/rpc/agent.h"
+#include "gradwire/rpc/link/departures_codec.h"
+#include "gradwire/rpc/link/goodbye.h"
+#include "gradwire/rpc/rref/service.h"
 
 // Between the reference protocol, which decides, and the agent, which sends and frees.
 namespace gradwire::rpc {

@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "base/mutex.h"
-#include "store/testing/forwarding_store.h"
+#include "gradwire/base/mutex.h"
+#include "gradwire/store/testing/forwarding_store.h"
 
 namespace gradwire::rpc::testing {
 

@@ -1,4 +1,4 @@
-#include "rpc/testing/group.h"
+#include "gradwire/rpc/testing/group.h"
 
 #include <gtest/gtest.h>
 
@@ -7,8 +7,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "base/error.h"
-#include "store/hash_store.h"
+#include "gradwire/base/error.h"
+#include "gradwire/store/hash_store.h"
 
 namespace gradwire::rpc::testing {
 namespace {

@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "rpc/agent.h"
-#include "rpc/options.h"
+#include "gradwire/rpc/agent.h"
+#include "gradwire/rpc/options.h"
 
 namespace gradwire::rpc::testing {
 

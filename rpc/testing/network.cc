@@ -1,10 +1,10 @@
-#include "rpc/testing/network.h"
+#include "gradwire/rpc/testing/network.h"
 
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "transport/refused.h"
+#include "gradwire/transport/refused.h"
 
 namespace gradwire::rpc::testing {
 

@@ -7,8 +7,8 @@
 #include <thread>
 
 #include "absl/container/flat_hash_map.h"
-#include "base/mutex.h"
-#include "transport/transport.h"
+#include "gradwire/base/mutex.h"
+#include "gradwire/transport/transport.h"
 
 namespace gradwire::rpc::testing {
 

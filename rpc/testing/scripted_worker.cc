@@ -1,14 +1,14 @@
-#include "rpc/testing/scripted_worker.h"
+#include "gradwire/rpc/testing/scripted_worker.h"
 
 #include <gtest/gtest.h>
 
 #include <utility>
 
 #include "absl/time/clock.h"
-#include "base/random_id.h"
-#include "codec/codec_containers.h"
-#include "rpc/link/link.h"
-#include "store/prefix_store.h"
+#include "gradwire/base/random_id.h"
+#include "gradwire/codec/codec_containers.h"
+#include "gradwire/rpc/link/link.h"
+#include "gradwire/store/prefix_store.h"
 
 namespace gradwire::rpc::testing {
 namespace {

@@ -5,12 +5,12 @@
 #include <string>
 #include <vector>
 
-#include "codec/id.h"
-#include "proto/rpc.pb.h"
-#include "rpc/agent.h"
-#include "rpc/membership/directory.h"
-#include "rpc/testing/network.h"
-#include "transport/recording_listener.h"
+#include "gradwire/codec/id.h"
+#include "gradwire/proto/rpc.pb.h"
+#include "gradwire/rpc/agent.h"
+#include "gradwire/rpc/membership/directory.h"
+#include "gradwire/rpc/testing/network.h"
+#include "gradwire/transport/recording_listener.h"
 
 namespace gradwire::rpc::testing {
 

@@ -1,12 +1,12 @@
-#include "rpc/empty_for.h"
+#include "gradwire/rpc/empty_for.h"
 
 #include <ATen/EmptyTensor.h>
 
 #include <utility>
 
-#include "base/error.h"
-#include "codec/torch/tensor_layout.h"
-#include "codec/torch/tensor_memory.h"
+#include "gradwire/base/error.h"
+#include "gradwire/codec/torch/tensor_layout.h"
+#include "gradwire/codec/torch/tensor_memory.h"
 
 namespace gradwire::rpc {
 

@@ -1,4 +1,4 @@
-#include "rpc/torch/operator_allow_list.h"
+#include "gradwire/rpc/torch/operator_allow_list.h"
 
 #include <algorithm>
 

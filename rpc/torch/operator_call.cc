@@ -1,4 +1,4 @@
-#include "rpc/torch/operator_call.h"
+#include "gradwire/rpc/torch/operator_call.h"
 
 #include <torch/csrc/jit/runtime/operator.h>
 
@@ -10,11 +10,11 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "base/error.h"
-#include "base/mutex.h"
-#include "rpc/callee/registry.h"
-#include "rpc/torch/operator_allow_list.h"
-#include "rpc/torch/torch_call.h"
+#include "gradwire/base/error.h"
+#include "gradwire/base/mutex.h"
+#include "gradwire/rpc/callee/registry.h"
+#include "gradwire/rpc/torch/operator_allow_list.h"
+#include "gradwire/rpc/torch/torch_call.h"
 
 namespace gradwire::rpc {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <memory>
 
-#include "rpc/callee/server_call.h"
+#include "gradwire/rpc/callee/server_call.h"
 
 namespace gradwire::rpc {
 

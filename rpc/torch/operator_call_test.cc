@@ -1,4 +1,4 @@
-#include "rpc/torch/operator_call.h"
+#include "gradwire/rpc/torch/operator_call.h"
 
 #include <ATen/ATen.h>
 #include <torch/csrc/jit/runtime/operator.h>
@@ -7,13 +7,13 @@
 #include <tuple>
 #include <vector>
 
-#include "codec/codec_containers.h"
+#include "gradwire/codec/codec_containers.h"
+#include "gradwire/rpc/callee/fake_server_call.h"
+#include "gradwire/rpc/callee/registry.h"
+#include "gradwire/rpc/callee/type_ops.h"
+#include "gradwire/rpc/op_call.h"
+#include "gradwire/rpc/torch/operator_allow_list.h"
 #include "gtest/gtest.h"
-#include "rpc/callee/fake_server_call.h"
-#include "rpc/callee/registry.h"
-#include "rpc/callee/type_ops.h"
-#include "rpc/op_call.h"
-#include "rpc/torch/operator_allow_list.h"
 
 namespace gradwire::rpc {
 namespace {

@@ -1,10 +1,10 @@
-#include "rpc/torch/remote_module_methods.h"
+#include "gradwire/rpc/torch/remote_module_methods.h"
 
 #include <torch/nn/module.h>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "base/error.h"
+#include "gradwire/base/error.h"
 
 namespace gradwire::rpc::module_internal {
 

@@ -1,4 +1,4 @@
-#include "rpc/remote_module.h"
+#include "gradwire/rpc/remote_module.h"
 
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "rpc/stock_modules.h"
-#include "rpc/testing/group.h"
+#include "gradwire/rpc/stock_modules.h"
+#include "gradwire/rpc/testing/group.h"
 
 namespace gradwire::rpc {
 namespace {

@@ -6,11 +6,11 @@
 #include <string>
 #include <utility>
 
-#include "proto/rpc.pb.h"
-#include "rpc/empty_for.h"
-#include "rpc/rpc.h"
-#include "rpc/testing/group.h"
-#include "transport/fault_injection.h"
+#include "gradwire/proto/rpc.pb.h"
+#include "gradwire/rpc/empty_for.h"
+#include "gradwire/rpc/rpc.h"
+#include "gradwire/rpc/testing/group.h"
+#include "gradwire/transport/fault_injection.h"
 
 // Large tensors of calls that are made again: what is sent the second time is what was sent the first time.
 namespace gradwire::rpc {

@@ -1,4 +1,4 @@
-#include "rpc/torch/schema_match.h"
+#include "gradwire/rpc/torch/schema_match.h"
 
 #include <ATen/core/List.h>
 #include <ATen/core/Tensor.h>
@@ -8,7 +8,7 @@
 #include <optional>
 
 #include "absl/strings/str_cat.h"
-#include "base/error.h"
+#include "gradwire/base/error.h"
 
 namespace gradwire::rpc {
 namespace {

@@ -1,4 +1,4 @@
-#include "rpc/script.h"
+#include "gradwire/rpc/script.h"
 
 #include <torch/csrc/jit/api/compilation_unit.h>
 #include <torch/csrc/jit/api/module.h>
@@ -13,10 +13,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "base/error.h"
-#include "base/mutex.h"
-#include "rpc/callee/registry.h"
-#include "rpc/torch/torch_call.h"
+#include "gradwire/base/error.h"
+#include "gradwire/base/mutex.h"
+#include "gradwire/rpc/callee/registry.h"
+#include "gradwire/rpc/torch/torch_call.h"
 
 namespace gradwire::rpc {
 namespace {

@@ -1,4 +1,4 @@
-#include "rpc/script.h"
+#include "gradwire/rpc/script.h"
 
 #include <ATen/ATen.h>
 #include <torch/csrc/jit/api/compilation_unit.h>
@@ -9,11 +9,11 @@
 #include <utility>
 #include <vector>
 
-#include "codec/codec_containers.h"
+#include "gradwire/codec/codec_containers.h"
+#include "gradwire/rpc/callee/fake_server_call.h"
+#include "gradwire/rpc/callee/registry.h"
+#include "gradwire/rpc/op_call.h"
 #include "gtest/gtest.h"
-#include "rpc/callee/fake_server_call.h"
-#include "rpc/callee/registry.h"
-#include "rpc/op_call.h"
 
 namespace gradwire::rpc {
 namespace {

@@ -1,6 +1,6 @@
-#include "rpc/stock_modules.h"
+#include "gradwire/rpc/stock_modules.h"
 
-#include "codec/codec_containers.h"
+#include "gradwire/codec/codec_containers.h"
 
 namespace gradwire::rpc {
 

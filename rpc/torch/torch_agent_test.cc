@@ -5,9 +5,9 @@
 #include <optional>
 #include <vector>
 
-#include "base/testing/status_of.h"
-#include "rpc/rpc.h"
-#include "rpc/testing/group.h"
+#include "gradwire/base/testing/status_of.h"
+#include "gradwire/rpc/rpc.h"
+#include "gradwire/rpc/testing/group.h"
 
 // Tensors, operators and TorchScript between agents.
 namespace gradwire::rpc {

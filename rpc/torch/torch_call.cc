@@ -1,13 +1,13 @@
-#include "rpc/torch/torch_call.h"
+#include "gradwire/rpc/torch/torch_call.h"
 
 #include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/error.h"
-#include "codec/torch/ivalue_codec.h"
-#include "codec/torch/tensor_codec.h"
-#include "rpc/callee/type_ops.h"
+#include "gradwire/base/error.h"
+#include "gradwire/codec/torch/ivalue_codec.h"
+#include "gradwire/codec/torch/tensor_codec.h"
+#include "gradwire/rpc/callee/type_ops.h"
 
 namespace gradwire::rpc {
 namespace {

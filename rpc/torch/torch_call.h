@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "rpc/callee/server_call.h"
-#include "rpc/torch/schema_match.h"
+#include "gradwire/rpc/callee/server_call.h"
+#include "gradwire/rpc/torch/schema_match.h"
 
 namespace gradwire::rpc {
 

@@ -1,4 +1,4 @@
-#include "store/etcd/etcd_channel.h"
+#include "gradwire/store/etcd/etcd_channel.h"
 
 #include <grpcpp/create_channel.h>
 #include <grpcpp/security/credentials.h>
@@ -12,9 +12,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
-#include "base/error.h"
-#include "store/memory/limits.h"
-#include "store/tcp/endpoint.h"
+#include "gradwire/base/error.h"
+#include "gradwire/store/memory/limits.h"
+#include "gradwire/store/tcp/endpoint.h"
 
 namespace gradwire::store {
 namespace {

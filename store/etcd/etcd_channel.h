@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "proto/etcd.grpc.pb.h"
-#include "store/etcd/etcd_options.h"
+#include "gradwire/proto/etcd.grpc.pb.h"
+#include "gradwire/store/etcd/etcd_options.h"
 
 namespace gradwire::store {
 

@@ -1,4 +1,4 @@
-#include "store/etcd/etcd_client.h"
+#include "gradwire/store/etcd/etcd_client.h"
 
 #include <algorithm>
 #include <utility>
@@ -7,7 +7,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "base/log.h"
+#include "gradwire/base/log.h"
 
 namespace gradwire::store {
 namespace {

@@ -11,10 +11,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "base/clock.h"
-#include "base/mutex.h"
-#include "store/etcd/etcd_channel.h"
-#include "store/etcd/etcd_status.h"
+#include "gradwire/base/clock.h"
+#include "gradwire/base/mutex.h"
+#include "gradwire/store/etcd/etcd_channel.h"
+#include "gradwire/store/etcd/etcd_status.h"
 
 namespace gradwire::store {
 

@@ -7,13 +7,13 @@
 #include <atomic>
 #include <thread>
 
-#include "base/error.h"
 #include "gmock/gmock.h"
+#include "gradwire/base/error.h"
+#include "gradwire/store/etcd/etcd_process.h"
+#include "gradwire/store/etcd_store.h"
+#include "gradwire/store/tcp/cutting_proxy.h"
+#include "gradwire/transport/descriptor.h"
 #include "gtest/gtest.h"
-#include "store/etcd/etcd_process.h"
-#include "store/etcd_store.h"
-#include "store/tcp/cutting_proxy.h"
-#include "transport/descriptor.h"
 
 namespace gradwire::store {
 namespace {

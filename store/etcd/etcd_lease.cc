@@ -1,11 +1,11 @@
-#include "store/etcd/etcd_lease.h"
+#include "gradwire/store/etcd/etcd_lease.h"
 
 #include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/error.h"
-#include "base/log.h"
+#include "gradwire/base/error.h"
+#include "gradwire/base/log.h"
 
 namespace gradwire::store {
 namespace {

@@ -4,8 +4,8 @@
 
 #include <cstdio>
 
-#include "base/error.h"
-#include "store/etcd_store.h"
+#include "gradwire/base/error.h"
+#include "gradwire/store/etcd_store.h"
 
 int main(int, char** argv) {
   try {

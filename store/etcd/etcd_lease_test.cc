@@ -1,6 +1,6 @@
 // Keys of an EtcdStore that hang on a lease.
 
-#include "store/etcd/etcd_lease.h"
+#include "gradwire/store/etcd/etcd_lease.h"
 
 #include <fcntl.h>
 #include <signal.h>
@@ -10,13 +10,13 @@
 #include <thread>
 
 #include "absl/strings/match.h"
-#include "base/clock.h"
-#include "base/error.h"
+#include "gradwire/base/clock.h"
+#include "gradwire/base/error.h"
+#include "gradwire/store/etcd/etcd_channel.h"
+#include "gradwire/store/etcd/etcd_client.h"
+#include "gradwire/store/etcd/etcd_process.h"
+#include "gradwire/store/etcd_store.h"
 #include "gtest/gtest.h"
-#include "store/etcd/etcd_channel.h"
-#include "store/etcd/etcd_client.h"
-#include "store/etcd/etcd_process.h"
-#include "store/etcd_store.h"
 
 namespace gradwire::store {
 namespace {

@@ -1,4 +1,4 @@
-#include "store/etcd/etcd_process.h"
+#include "gradwire/store/etcd/etcd_process.h"
 
 #include <fcntl.h>
 #include <grpcpp/create_channel.h>
@@ -20,9 +20,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
-#include "base/random_id.h"
+#include "gradwire/base/random_id.h"
+#include "gradwire/transport/descriptor.h"
 #include "gtest/gtest.h"
-#include "transport/descriptor.h"
 
 #if defined(__has_feature)
 #if __has_feature(address_sanitizer)

@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "base/free_port.h"
-#include "base/testing/test_needs.h"
-#include "proto/etcd.grpc.pb.h"
-#include "store/etcd_store.h"
+#include "gradwire/base/free_port.h"
+#include "gradwire/base/testing/test_needs.h"
+#include "gradwire/proto/etcd.grpc.pb.h"
+#include "gradwire/store/etcd_store.h"
 
 namespace gradwire::store {
 

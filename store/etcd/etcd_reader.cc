@@ -1,11 +1,11 @@
-#include "store/etcd/etcd_reader.h"
+#include "gradwire/store/etcd/etcd_reader.h"
 
 #include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/error.h"
-#include "store/memory/limits.h"
+#include "gradwire/base/error.h"
+#include "gradwire/store/memory/limits.h"
 
 namespace gradwire::store {
 namespace {

@@ -9,7 +9,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "store/etcd/etcd_client.h"
+#include "gradwire/store/etcd/etcd_client.h"
 
 namespace gradwire::store {
 

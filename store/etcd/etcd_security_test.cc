@@ -5,12 +5,12 @@
 #include <cstdlib>
 #include <thread>
 
-#include "base/error.h"
-#include "base/random_id.h"
 #include "gmock/gmock.h"
+#include "gradwire/base/error.h"
+#include "gradwire/base/random_id.h"
+#include "gradwire/store/etcd/etcd_process.h"
+#include "gradwire/store/etcd_store.h"
 #include "gtest/gtest.h"
-#include "store/etcd/etcd_process.h"
-#include "store/etcd_store.h"
 
 namespace gradwire::store {
 namespace {

@@ -1,4 +1,4 @@
-#include "store/etcd/etcd_status.h"
+#include "gradwire/store/etcd/etcd_status.h"
 
 #include <string>
 

@@ -1,4 +1,4 @@
-#include "store/etcd_store.h"
+#include "gradwire/store/etcd_store.h"
 
 #include <limits>
 #include <utility>
@@ -8,13 +8,13 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "base/error.h"
-#include "base/random_id.h"
-#include "store/etcd/etcd_client.h"
-#include "store/etcd/etcd_lease.h"
-#include "store/etcd/etcd_reader.h"
-#include "store/etcd/etcd_writer.h"
-#include "store/memory/limits.h"
+#include "gradwire/base/error.h"
+#include "gradwire/base/random_id.h"
+#include "gradwire/store/etcd/etcd_client.h"
+#include "gradwire/store/etcd/etcd_lease.h"
+#include "gradwire/store/etcd/etcd_reader.h"
+#include "gradwire/store/etcd/etcd_writer.h"
+#include "gradwire/store/memory/limits.h"
 
 namespace gradwire::store {
 namespace {

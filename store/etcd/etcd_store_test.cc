@@ -1,6 +1,6 @@
 // An EtcdStore over a real etcd: what every store does, and what it does besides.
 
-#include "store/etcd_store.h"
+#include "gradwire/store/etcd_store.h"
 
 #include <grpcpp/grpcpp.h>
 
@@ -8,13 +8,13 @@
 #include <set>
 #include <thread>
 
-#include "base/error.h"
-#include "base/random_id.h"
 #include "gmock/gmock.h"
+#include "gradwire/base/error.h"
+#include "gradwire/base/random_id.h"
+#include "gradwire/store/etcd/etcd_process.h"
+#include "gradwire/store/testing/store_conformance.h"
+#include "gradwire/transport/process_counts.h"
 #include "gtest/gtest.h"
-#include "store/etcd/etcd_process.h"
-#include "store/testing/store_conformance.h"
-#include "transport/process_counts.h"
 
 namespace gradwire::store {
 namespace {

@@ -10,9 +10,9 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "base/error.h"
-#include "store/etcd/etcd_reader.h"
-#include "store/memory/limits.h"
+#include "gradwire/base/error.h"
+#include "gradwire/store/etcd/etcd_reader.h"
+#include "gradwire/store/memory/limits.h"
 
 namespace gradwire::store {
 

@@ -1,9 +1,9 @@
-#include "store/etcd/etcd_writer.h"
+#include "gradwire/store/etcd/etcd_writer.h"
 
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/error.h"
+#include "gradwire/base/error.h"
 
 namespace gradwire::store {
 namespace {

@@ -10,11 +10,11 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "base/clock.h"
-#include "base/mutex.h"
-#include "store/etcd/etcd_client.h"
-#include "store/etcd/etcd_lease.h"
-#include "store/etcd/etcd_reader.h"
+#include "gradwire/base/clock.h"
+#include "gradwire/base/mutex.h"
+#include "gradwire/store/etcd/etcd_client.h"
+#include "gradwire/store/etcd/etcd_lease.h"
+#include "gradwire/store/etcd/etcd_reader.h"
 
 namespace gradwire::store {
 

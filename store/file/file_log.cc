@@ -1,4 +1,4 @@
-#include "store/file/file_log.h"
+#include "gradwire/store/file/file_log.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -12,9 +12,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/error.h"
-#include "base/stable_hash.h"
-#include "store/memory/limits.h"
+#include "gradwire/base/error.h"
+#include "gradwire/base/stable_hash.h"
+#include "gradwire/store/memory/limits.h"
 
 namespace gradwire::store {
 namespace {

@@ -10,7 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "base/clock.h"
+#include "gradwire/base/clock.h"
 
 namespace gradwire::store {
 

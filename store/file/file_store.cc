@@ -1,4 +1,4 @@
-#include "store/file_store.h"
+#include "gradwire/store/file_store.h"
 
 #include <unistd.h>
 
@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/error.h"
-#include "proto/store.pb.h"
+#include "gradwire/base/error.h"
+#include "gradwire/proto/store.pb.h"
 
 namespace gradwire::store {
 namespace {

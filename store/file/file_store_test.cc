@@ -1,4 +1,4 @@
-#include "store/file_store.h"
+#include "gradwire/store/file_store.h"
 
 #include <sys/wait.h>
 #include <unistd.h>
@@ -10,9 +10,9 @@
 #include <iterator>
 
 #include "absl/strings/str_cat.h"
-#include "base/error.h"
-#include "base/random_id.h"
 #include "gmock/gmock.h"
+#include "gradwire/base/error.h"
+#include "gradwire/base/random_id.h"
 #include "gtest/gtest.h"
 
 namespace gradwire::store {

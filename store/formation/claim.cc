@@ -1,4 +1,4 @@
-#include "store/formation/claim.h"
+#include "gradwire/store/formation/claim.h"
 
 #include <algorithm>
 #include <utility>
@@ -8,8 +8,8 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "base/process/host.h"
-#include "base/random_id.h"
+#include "gradwire/base/process/host.h"
+#include "gradwire/base/random_id.h"
 
 namespace gradwire::store {
 namespace {

@@ -4,7 +4,7 @@
 #include <optional>
 #include <string>
 
-#include "base/process/process_identity.h"
+#include "gradwire/base/process/process_identity.h"
 
 namespace gradwire::store {
 

@@ -1,4 +1,4 @@
-#include "store/formation/multicast_election.h"
+#include "gradwire/store/formation/multicast_election.h"
 
 #include <utility>
 

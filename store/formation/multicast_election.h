@@ -7,8 +7,8 @@
 #include "absl/container/btree_map.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "proto/store.pb.h"
-#include "store/tcp/endpoint.h"
+#include "gradwire/proto/store.pb.h"
+#include "gradwire/store/tcp/endpoint.h"
 
 namespace gradwire::store {
 

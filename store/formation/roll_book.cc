@@ -1,12 +1,12 @@
-#include "store/formation/roll_book.h"
+#include "gradwire/store/formation/roll_book.h"
 
 #include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "base/clock.h"
-#include "base/error.h"
-#include "store/memory/limits.h"
+#include "gradwire/base/clock.h"
+#include "gradwire/base/error.h"
+#include "gradwire/store/memory/limits.h"
 
 namespace gradwire::store {
 namespace {

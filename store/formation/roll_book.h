@@ -8,9 +8,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "store/formation/claim.h"
-#include "store/formation/roll_verdict.h"
-#include "store/store.h"
+#include "gradwire/store/formation/claim.h"
+#include "gradwire/store/formation/roll_verdict.h"
+#include "gradwire/store/store.h"
 
 namespace gradwire::store {
 

@@ -1,4 +1,4 @@
-#include "store/formation/roll_call.h"
+#include "gradwire/store/formation/roll_call.h"
 
 #include <algorithm>
 #include <cstdlib>
@@ -8,11 +8,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "base/error.h"
-#include "base/wall_clock.h"
-#include "store/formation/claim.h"
-#include "store/formation/roll_book.h"
-#include "store/formation/roll_verdict.h"
+#include "gradwire/base/error.h"
+#include "gradwire/base/wall_clock.h"
+#include "gradwire/store/formation/claim.h"
+#include "gradwire/store/formation/roll_book.h"
+#include "gradwire/store/formation/roll_verdict.h"
 
 namespace gradwire::store {
 namespace {

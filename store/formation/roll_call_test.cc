@@ -1,4 +1,4 @@
-#include "store/formation/roll_call.h"
+#include "gradwire/store/formation/roll_call.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,10 +10,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "base/clock.h"
-#include "store/formation/claim.h"
-#include "store/formation/roll_verdict.h"
-#include "store/hash_store.h"
+#include "gradwire/base/clock.h"
+#include "gradwire/store/formation/claim.h"
+#include "gradwire/store/formation/roll_verdict.h"
+#include "gradwire/store/hash_store.h"
 
 namespace gradwire::store {
 namespace {

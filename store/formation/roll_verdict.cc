@@ -1,11 +1,11 @@
-#include "store/formation/roll_verdict.h"
+#include "gradwire/store/formation/roll_verdict.h"
 
 #include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "store/memory/limits.h"
+#include "gradwire/store/memory/limits.h"
 
 namespace gradwire::store {
 namespace {

@@ -8,12 +8,12 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "base/error.h"
-#include "base/process/host.h"
-#include "store/init/init_internal.h"
-#include "store/init/process_place.h"
-#include "store/prefix_store.h"
-#include "store/tcp_store.h"
+#include "gradwire/base/error.h"
+#include "gradwire/base/process/host.h"
+#include "gradwire/store/init/init_internal.h"
+#include "gradwire/store/init/process_place.h"
+#include "gradwire/store/prefix_store.h"
+#include "gradwire/store/tcp_store.h"
 
 namespace gradwire::store {
 namespace {

@@ -1,9 +1,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/error.h"
-#include "store/file_store.h"
-#include "store/init/init_internal.h"
+#include "gradwire/base/error.h"
+#include "gradwire/store/file_store.h"
+#include "gradwire/store/init/init_internal.h"
 
 namespace gradwire::store {
 

@@ -5,12 +5,12 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/error.h"
-#include "store/formation/roll_call.h"
-#include "store/init/init_internal.h"
-#include "store/memory/limits.h"
-#include "store/prefix_store.h"
-#include "store/tcp_store.h"
+#include "gradwire/base/error.h"
+#include "gradwire/store/formation/roll_call.h"
+#include "gradwire/store/init/init_internal.h"
+#include "gradwire/store/memory/limits.h"
+#include "gradwire/store/prefix_store.h"
+#include "gradwire/store/tcp_store.h"
 
 namespace gradwire::store {
 namespace {

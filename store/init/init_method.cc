@@ -1,12 +1,12 @@
-#include "store/init_method.h"
+#include "gradwire/store/init_method.h"
 
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/error.h"
-#include "base/log.h"
-#include "base/name.h"
-#include "store/init/init_internal.h"
+#include "gradwire/base/error.h"
+#include "gradwire/base/log.h"
+#include "gradwire/base/name.h"
+#include "gradwire/store/init/init_internal.h"
 
 namespace gradwire::store {
 namespace {

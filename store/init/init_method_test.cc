@@ -1,4 +1,4 @@
-#include "store/init_method.h"
+#include "gradwire/store/init_method.h"
 
 #include <unistd.h>
 
@@ -10,15 +10,15 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/error.h"
-#include "base/free_port.h"
-#include "base/random_id.h"
 #include "gmock/gmock.h"
+#include "gradwire/base/error.h"
+#include "gradwire/base/free_port.h"
+#include "gradwire/base/random_id.h"
+#include "gradwire/store/hash_store.h"
+#include "gradwire/store/init/init_url.h"
+#include "gradwire/store/tcp_store.h"
+#include "gradwire/store/tcp_store_server.h"
 #include "gtest/gtest.h"
-#include "store/hash_store.h"
-#include "store/init/init_url.h"
-#include "store/tcp_store.h"
-#include "store/tcp_store_server.h"
 
 namespace gradwire::store {
 namespace {

@@ -4,14 +4,14 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/clock.h"
-#include "base/error.h"
-#include "base/process/host.h"
-#include "base/random_id.h"
-#include "store/formation/multicast_election.h"
-#include "store/init/init_internal.h"
-#include "store/init/multicast_socket.h"
-#include "store/tcp_store.h"
+#include "gradwire/base/clock.h"
+#include "gradwire/base/error.h"
+#include "gradwire/base/process/host.h"
+#include "gradwire/base/random_id.h"
+#include "gradwire/store/formation/multicast_election.h"
+#include "gradwire/store/init/init_internal.h"
+#include "gradwire/store/init/multicast_socket.h"
+#include "gradwire/store/tcp_store.h"
 
 namespace gradwire::store {
 namespace {

@@ -4,11 +4,11 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/error.h"
-#include "base/mutex.h"
-#include "store/init/init_internal.h"
-#include "store/tcp/this_machine.h"
-#include "store/tcp_store.h"
+#include "gradwire/base/error.h"
+#include "gradwire/base/mutex.h"
+#include "gradwire/store/init/init_internal.h"
+#include "gradwire/store/tcp/this_machine.h"
+#include "gradwire/store/tcp_store.h"
 
 namespace gradwire::store {
 namespace {

@@ -1,4 +1,4 @@
-#include "store/init/init_url.h"
+#include "gradwire/store/init/init_url.h"
 
 #include <arpa/inet.h>
 
@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
-#include "base/error.h"
+#include "gradwire/base/error.h"
 
 namespace gradwire::store {
 namespace {

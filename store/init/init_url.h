@@ -5,7 +5,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "store/tcp/endpoint.h"
+#include "gradwire/store/tcp/endpoint.h"
 
 namespace gradwire::store {
 

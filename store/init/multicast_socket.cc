@@ -1,4 +1,4 @@
-#include "store/init/multicast_socket.h"
+#include "gradwire/store/init/multicast_socket.h"
 
 #include <arpa/inet.h>
 #include <ifaddrs.h>
@@ -16,7 +16,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "base/error.h"
+#include "gradwire/base/error.h"
 
 namespace gradwire::store {
 namespace {

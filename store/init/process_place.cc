@@ -1,4 +1,4 @@
-#include "store/init/process_place.h"
+#include "gradwire/store/init/process_place.h"
 
 #include <cstdlib>
 

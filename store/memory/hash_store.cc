@@ -1,4 +1,4 @@
-#include "store/hash_store.h"
+#include "gradwire/store/hash_store.h"
 
 #include <utility>
 

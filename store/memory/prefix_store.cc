@@ -1,9 +1,9 @@
-#include "store/prefix_store.h"
+#include "gradwire/store/prefix_store.h"
 
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/error.h"
+#include "gradwire/base/error.h"
 
 namespace gradwire::store {
 

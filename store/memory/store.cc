@@ -1,12 +1,12 @@
-#include "store/store.h"
+#include "gradwire/store/store.h"
 
 #include <algorithm>
 
 #include "absl/strings/cord.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "base/error.h"
-#include "store/memory/limits.h"
+#include "gradwire/base/error.h"
+#include "gradwire/store/memory/limits.h"
 
 namespace gradwire::store {
 namespace {

@@ -1,4 +1,4 @@
-#include "store/memory/store_table.h"
+#include "gradwire/store/memory/store_table.h"
 
 #include <algorithm>
 #include <utility>
@@ -7,7 +7,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "base/error.h"
+#include "gradwire/base/error.h"
 
 namespace gradwire::store {
 

@@ -12,7 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "store/memory/limits.h"
+#include "gradwire/store/memory/limits.h"
 
 namespace gradwire::store {
 

@@ -1,4 +1,4 @@
-#include "store/memory/store_table.h"
+#include "gradwire/store/memory/store_table.h"
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "transport/descriptor.h"
+#include "gradwire/transport/descriptor.h"
 
 namespace gradwire::store {
 

@@ -1,4 +1,4 @@
-#include "store/tcp/endpoint.h"
+#include "gradwire/store/tcp/endpoint.h"
 
 #include <arpa/inet.h>
 
@@ -6,7 +6,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "base/error.h"
+#include "gradwire/base/error.h"
 
 namespace gradwire::store {
 

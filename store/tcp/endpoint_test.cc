@@ -1,4 +1,4 @@
-#include "store/tcp/endpoint.h"
+#include "gradwire/store/tcp/endpoint.h"
 
 #include "gtest/gtest.h"
 

@@ -1,11 +1,11 @@
-#include "store/tcp/store_loop.h"
+#include "gradwire/store/tcp/store_loop.h"
 
 #include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/error.h"
-#include "base/threads/thread_pool.h"
+#include "gradwire/base/error.h"
+#include "gradwire/base/threads/thread_pool.h"
 
 namespace gradwire::store {
 

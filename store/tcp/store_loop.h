@@ -4,8 +4,8 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "base/threads/executor.h"
-#include "transport/event_loop.h"
+#include "gradwire/base/threads/executor.h"
+#include "gradwire/transport/event_loop.h"
 
 namespace gradwire {
 class ThreadPool;

@@ -6,8 +6,8 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "base/error.h"
-#include "store/tcp_store_server.h"
+#include "gradwire/base/error.h"
+#include "gradwire/store/tcp_store_server.h"
 
 int main(int argc, char** argv) {
   try {

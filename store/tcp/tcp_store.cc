@@ -1,15 +1,15 @@
-#include "store/tcp_store.h"
+#include "gradwire/store/tcp_store.h"
 
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/error.h"
-#include "store/memory/limits.h"
-#include "store/tcp/endpoint.h"
-#include "store/tcp/store_loop.h"
-#include "store/tcp/tcp_store_client.h"
-#include "store/tcp/tcp_store_protocol.h"
-#include "store/tcp_store_server.h"
+#include "gradwire/base/error.h"
+#include "gradwire/store/memory/limits.h"
+#include "gradwire/store/tcp/endpoint.h"
+#include "gradwire/store/tcp/store_loop.h"
+#include "gradwire/store/tcp/tcp_store_client.h"
+#include "gradwire/store/tcp/tcp_store_protocol.h"
+#include "gradwire/store/tcp_store_server.h"
 
 namespace gradwire::store {
 

@@ -1,4 +1,4 @@
-#include "store/tcp/tcp_store_client.h"
+#include "gradwire/store/tcp/tcp_store_client.h"
 
 #include <algorithm>
 #include <cerrno>
@@ -7,11 +7,11 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "base/error.h"
-#include "base/log.h"
-#include "base/random_id.h"
-#include "store/tcp/tcp_store_protocol.h"
-#include "transport/tcp/tcp_transport.h"
+#include "gradwire/base/error.h"
+#include "gradwire/base/log.h"
+#include "gradwire/base/random_id.h"
+#include "gradwire/store/tcp/tcp_store_protocol.h"
+#include "gradwire/transport/tcp/tcp_transport.h"
 
 namespace gradwire::store {
 namespace {

@@ -8,13 +8,13 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "base/clock.h"
-#include "base/mutex.h"
-#include "proto/store.pb.h"
-#include "store/tcp/endpoint.h"
-#include "store/tcp/store_loop.h"
-#include "store/tcp/tcp_store_link.h"
-#include "transport/transport.h"
+#include "gradwire/base/clock.h"
+#include "gradwire/base/mutex.h"
+#include "gradwire/proto/store.pb.h"
+#include "gradwire/store/tcp/endpoint.h"
+#include "gradwire/store/tcp/store_loop.h"
+#include "gradwire/store/tcp/tcp_store_link.h"
+#include "gradwire/transport/transport.h"
 
 namespace gradwire::store {
 

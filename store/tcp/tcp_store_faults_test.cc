@@ -12,14 +12,14 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "base/error.h"
-#include "base/free_port.h"
 #include "gmock/gmock.h"
+#include "gradwire/base/error.h"
+#include "gradwire/base/free_port.h"
+#include "gradwire/store/tcp/cutting_proxy.h"
+#include "gradwire/store/tcp_store.h"
+#include "gradwire/store/tcp_store_server.h"
+#include "gradwire/transport/process_counts.h"
 #include "gtest/gtest.h"
-#include "store/tcp/cutting_proxy.h"
-#include "store/tcp_store.h"
-#include "store/tcp_store_server.h"
-#include "transport/process_counts.h"
 
 namespace gradwire::store {
 namespace {

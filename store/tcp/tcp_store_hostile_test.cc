@@ -7,15 +7,15 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
-#include "base/error.h"
 #include "gmock/gmock.h"
+#include "gradwire/base/error.h"
+#include "gradwire/store/tcp/tcp_store_protocol.h"
+#include "gradwire/store/tcp_store.h"
+#include "gradwire/store/tcp_store_server.h"
+#include "gradwire/transport/descriptor.h"
+#include "gradwire/transport/recording_listener.h"
+#include "gradwire/transport/tcp/tcp_transport.h"
 #include "gtest/gtest.h"
-#include "store/tcp/tcp_store_protocol.h"
-#include "store/tcp_store.h"
-#include "store/tcp_store_server.h"
-#include "transport/descriptor.h"
-#include "transport/recording_listener.h"
-#include "transport/tcp/tcp_transport.h"
 
 namespace gradwire::store {
 namespace {

@@ -1,4 +1,4 @@
-#include "store/tcp/tcp_store_link.h"
+#include "gradwire/store/tcp/tcp_store_link.h"
 
 #include <utility>
 

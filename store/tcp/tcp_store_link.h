@@ -8,11 +8,11 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "base/future.h"
-#include "base/mutex.h"
-#include "base/threads/executor.h"
-#include "proto/store.pb.h"
-#include "transport/connection.h"
+#include "gradwire/base/future.h"
+#include "gradwire/base/mutex.h"
+#include "gradwire/base/threads/executor.h"
+#include "gradwire/proto/store.pb.h"
+#include "gradwire/transport/connection.h"
 
 namespace gradwire::store {
 

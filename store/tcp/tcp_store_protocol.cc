@@ -1,7 +1,7 @@
-#include "store/tcp/tcp_store_protocol.h"
+#include "gradwire/store/tcp/tcp_store_protocol.h"
 
 #include "absl/strings/string_view.h"
-#include "store/memory/limits.h"
+#include "gradwire/store/memory/limits.h"
 
 namespace gradwire::store {
 

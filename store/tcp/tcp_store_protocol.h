@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "proto/store.pb.h"
-#include "security/limits.h"
+#include "gradwire/proto/store.pb.h"
+#include "gradwire/security/limits.h"
 
 // What both ends of a TcpStore's connection know of its protocol (proto/store.proto).
 namespace gradwire::store {

@@ -1,18 +1,18 @@
-#include "store/tcp_store_server.h"
+#include "gradwire/store/tcp_store_server.h"
 
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "base/error.h"
-#include "base/log.h"
-#include "base/mutex.h"
-#include "base/random_id.h"
-#include "store/tcp/endpoint.h"
-#include "store/tcp/store_loop.h"
-#include "store/tcp/tcp_store_protocol.h"
-#include "store/tcp/tcp_store_sessions.h"
-#include "transport/tcp/tcp_transport.h"
+#include "gradwire/base/error.h"
+#include "gradwire/base/log.h"
+#include "gradwire/base/mutex.h"
+#include "gradwire/base/random_id.h"
+#include "gradwire/store/tcp/endpoint.h"
+#include "gradwire/store/tcp/store_loop.h"
+#include "gradwire/store/tcp/tcp_store_protocol.h"
+#include "gradwire/store/tcp/tcp_store_sessions.h"
+#include "gradwire/transport/tcp/tcp_transport.h"
 
 namespace gradwire::store {
 

@@ -1,12 +1,12 @@
-#include "store/tcp/tcp_store_service.h"
+#include "gradwire/store/tcp/tcp_store_service.h"
 
 #include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/error.h"
-#include "store/memory/limits.h"
-#include "store/tcp/tcp_store_protocol.h"
+#include "gradwire/base/error.h"
+#include "gradwire/store/memory/limits.h"
+#include "gradwire/store/tcp/tcp_store_protocol.h"
 
 namespace gradwire::store {
 namespace {

@@ -11,8 +11,8 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "proto/store.pb.h"
-#include "store/memory/store_table.h"
+#include "gradwire/proto/store.pb.h"
+#include "gradwire/store/memory/store_table.h"
 
 namespace gradwire::store {
 

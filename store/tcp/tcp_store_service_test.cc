@@ -1,11 +1,11 @@
-#include "store/tcp/tcp_store_service.h"
+#include "gradwire/store/tcp/tcp_store_service.h"
 
 #include <functional>
 
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
+#include "gradwire/store/tcp/tcp_store_protocol.h"
 #include "gtest/gtest.h"
-#include "store/tcp/tcp_store_protocol.h"
 
 namespace gradwire::store {
 namespace {

@@ -1,11 +1,11 @@
-#include "store/tcp/tcp_store_sessions.h"
+#include "gradwire/store/tcp/tcp_store_sessions.h"
 
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/clock.h"
-#include "base/log.h"
-#include "store/memory/limits.h"
+#include "gradwire/base/clock.h"
+#include "gradwire/base/log.h"
+#include "gradwire/store/memory/limits.h"
 
 namespace gradwire::store {
 namespace {

@@ -8,9 +8,9 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/time/time.h"
-#include "store/tcp/tcp_store_service.h"
-#include "transport/connection.h"
-#include "transport/event_loop.h"
+#include "gradwire/store/tcp/tcp_store_service.h"
+#include "gradwire/transport/connection.h"
+#include "gradwire/transport/event_loop.h"
 
 namespace gradwire::store {
 

@@ -1,4 +1,4 @@
-#include "store/tcp_store.h"
+#include "gradwire/store/tcp_store.h"
 
 #include <arpa/inet.h>
 #include <sys/socket.h>
@@ -7,12 +7,12 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
-#include "base/error.h"
-#include "base/free_port.h"
-#include "base/testing/test_needs.h"
 #include "gmock/gmock.h"
+#include "gradwire/base/error.h"
+#include "gradwire/base/free_port.h"
+#include "gradwire/base/testing/test_needs.h"
+#include "gradwire/store/tcp_store_server.h"
 #include "gtest/gtest.h"
-#include "store/tcp_store_server.h"
 
 namespace gradwire::store {
 namespace {

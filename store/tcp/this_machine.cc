@@ -1,4 +1,4 @@
-#include "store/tcp/this_machine.h"
+#include "gradwire/store/tcp/this_machine.h"
 
 #include <ifaddrs.h>
 #include <netinet/in.h>
@@ -12,9 +12,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/error.h"
-#include "store/tcp/endpoint.h"
-#include "transport/tcp/address.h"
+#include "gradwire/base/error.h"
+#include "gradwire/store/tcp/endpoint.h"
+#include "gradwire/transport/tcp/address.h"
 
 namespace gradwire::store {
 namespace {

@@ -1,6 +1,6 @@
-#include "store/tcp/this_machine.h"
+#include "gradwire/store/tcp/this_machine.h"
 
-#include "base/process/host.h"
+#include "gradwire/base/process/host.h"
 #include "gtest/gtest.h"
 
 namespace gradwire::store {

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "store/store.h"
+#include "gradwire/store/store.h"
 
 namespace gradwire::store {
 

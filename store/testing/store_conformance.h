@@ -7,12 +7,12 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/error.h"
-#include "base/testing/status_of.h"
 #include "gmock/gmock.h"
+#include "gradwire/base/error.h"
+#include "gradwire/base/testing/status_of.h"
+#include "gradwire/store/memory/limits.h"
+#include "gradwire/store/store.h"
 #include "gtest/gtest.h"
-#include "store/memory/limits.h"
-#include "store/store.h"
 
 // What every kind of Store does. A kind's test says INSTANTIATE_TEST_SUITE_P with a StoreKind.
 namespace gradwire::store {

@@ -1,12 +1,12 @@
 #include <cstdlib>
 #include <filesystem>
 
-#include "base/random_id.h"
-#include "store/file_store.h"
-#include "store/hash_store.h"
-#include "store/prefix_store.h"
-#include "store/tcp_store.h"
-#include "store/testing/store_conformance.h"
+#include "gradwire/base/random_id.h"
+#include "gradwire/store/file_store.h"
+#include "gradwire/store/hash_store.h"
+#include "gradwire/store/prefix_store.h"
+#include "gradwire/store/tcp_store.h"
+#include "gradwire/store/testing/store_conformance.h"
 
 namespace gradwire::store {
 namespace {

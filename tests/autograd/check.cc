@@ -1,4 +1,4 @@
-#include "tests/autograd/check.h"
+#include "gradwire/tests/autograd/check.h"
 
 #include <ATen/Functions.h>
 

@@ -4,9 +4,9 @@
 #include <functional>
 #include <string>
 
-#include "tests/autograd/generator.h"
-#include "tests/autograd/program.h"
-#include "tests/autograd/reference.h"
+#include "gradwire/tests/autograd/generator.h"
+#include "gradwire/tests/autograd/program.h"
+#include "gradwire/tests/autograd/reference.h"
 
 namespace programs {
 

@@ -1,4 +1,4 @@
-#include "tests/autograd/distributed.h"
+#include "gradwire/tests/autograd/distributed.h"
 
 #include <map>
 #include <memory>
@@ -8,14 +8,14 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "base/error.h"
-#include "base/mutex.h"
-#include "codec/codec_containers.h"
-#include "codec/torch/tensor_codec.h"
-#include "rpc/call.h"
-#include "rpc/registration.h"
-#include "rpc/rref.h"
-#include "tests/autograd/operations.h"
+#include "gradwire/base/error.h"
+#include "gradwire/base/mutex.h"
+#include "gradwire/codec/codec_containers.h"
+#include "gradwire/codec/torch/tensor_codec.h"
+#include "gradwire/rpc/call.h"
+#include "gradwire/rpc/registration.h"
+#include "gradwire/rpc/rref.h"
+#include "gradwire/tests/autograd/operations.h"
 
 namespace programs {
 namespace {

@@ -1,9 +1,9 @@
 #pragma once
 
-#include "autograd/autograd.h"
-#include "rpc/testing/group.h"
-#include "tests/autograd/program.h"
-#include "tests/autograd/reference.h"
+#include "gradwire/autograd/autograd.h"
+#include "gradwire/rpc/testing/group.h"
+#include "gradwire/tests/autograd/program.h"
+#include "gradwire/tests/autograd/reference.h"
 
 namespace programs {
 

@@ -4,9 +4,9 @@
 #include <functional>
 #include <vector>
 
-#include "tests/autograd/generator.h"
-#include "tests/autograd/program.h"
-#include "tests/autograd/random.h"
+#include "gradwire/tests/autograd/generator.h"
+#include "gradwire/tests/autograd/program.h"
+#include "gradwire/tests/autograd/random.h"
 
 namespace programs {
 

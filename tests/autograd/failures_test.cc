@@ -10,14 +10,14 @@
 
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
-#include "autograd/autograd.h"
-#include "base/error.h"
-#include "base/mutex.h"
-#include "base/testing/status_of.h"
 #include "gmock/gmock.h"
+#include "gradwire/autograd/autograd.h"
+#include "gradwire/base/error.h"
+#include "gradwire/base/mutex.h"
+#include "gradwire/base/testing/status_of.h"
+#include "gradwire/rpc/rpc.h"
+#include "gradwire/rpc/testing/group.h"
 #include "gtest/gtest.h"
-#include "rpc/rpc.h"
-#include "rpc/testing/group.h"
 
 namespace {
 

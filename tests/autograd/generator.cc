@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "tests/autograd/draft.h"
+#include "gradwire/tests/autograd/draft.h"
 
 namespace programs {
 

@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "tests/autograd/program.h"
+#include "gradwire/tests/autograd/program.h"
 
 namespace programs {
 

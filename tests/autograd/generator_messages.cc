@@ -1,7 +1,7 @@
 #include <cmath>
 #include <utility>
 
-#include "tests/autograd/draft.h"
+#include "gradwire/tests/autograd/draft.h"
 
 namespace programs {
 namespace {

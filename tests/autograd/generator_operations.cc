@@ -3,7 +3,7 @@
 #include <optional>
 #include <utility>
 
-#include "tests/autograd/draft.h"
+#include "gradwire/tests/autograd/draft.h"
 
 namespace programs {
 namespace {

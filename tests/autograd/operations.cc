@@ -1,4 +1,4 @@
-#include "tests/autograd/operations.h"
+#include "gradwire/tests/autograd/operations.h"
 
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
@@ -8,7 +8,7 @@
 #include <cmath>
 #include <stdexcept>
 
-#include "tests/autograd/random.h"
+#include "gradwire/tests/autograd/random.h"
 
 namespace programs {
 namespace {

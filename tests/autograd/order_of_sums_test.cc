@@ -11,11 +11,11 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "autograd/autograd.h"
+#include "gradwire/autograd/autograd.h"
+#include "gradwire/rpc/rpc.h"
+#include "gradwire/rpc/testing/group.h"
+#include "gradwire/tests/autograd/random.h"
 #include "gtest/gtest.h"
-#include "rpc/rpc.h"
-#include "rpc/testing/group.h"
-#include "tests/autograd/random.h"
 
 namespace {
 

@@ -1,4 +1,4 @@
-#include "tests/autograd/program.h"
+#include "gradwire/tests/autograd/program.h"
 
 #include <algorithm>
 

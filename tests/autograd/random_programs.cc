@@ -8,8 +8,8 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
+#include "gradwire/tests/autograd/trial.h"
 #include "gtest/gtest.h"
-#include "tests/autograd/trial.h"
 
 namespace programs {
 namespace {

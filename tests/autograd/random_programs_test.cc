@@ -8,8 +8,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
+#include "gradwire/tests/autograd/trial.h"
 #include "gtest/gtest.h"
-#include "tests/autograd/trial.h"
 
 namespace programs {
 namespace {

@@ -1,4 +1,4 @@
-#include "tests/autograd/reference.h"
+#include "gradwire/tests/autograd/reference.h"
 
 #include <ATen/Functions.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "tests/autograd/operations.h"
+#include "gradwire/tests/autograd/operations.h"
 
 namespace programs {
 namespace {

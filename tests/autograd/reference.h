@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "tests/autograd/program.h"
+#include "gradwire/tests/autograd/program.h"
 
 namespace programs {
 

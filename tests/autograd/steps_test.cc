@@ -13,11 +13,11 @@
 #include <vector>
 
 #include "absl/time/clock.h"
-#include "autograd/autograd.h"
-#include "base/error.h"
+#include "gradwire/autograd/autograd.h"
+#include "gradwire/base/error.h"
+#include "gradwire/rpc/rpc.h"
+#include "gradwire/rpc/testing/group.h"
 #include "gtest/gtest.h"
-#include "rpc/rpc.h"
-#include "rpc/testing/group.h"
 
 namespace {
 

@@ -34,8 +34,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "tests/autograd/check.h"
-#include "tests/autograd/operations.h"
+#include "gradwire/tests/autograd/check.h"
+#include "gradwire/tests/autograd/operations.h"
 
 namespace programs {
 namespace {

@@ -1,10 +1,10 @@
-#include "tests/autograd/trial.h"
+#include "gradwire/tests/autograd/trial.h"
 
 #include <algorithm>
 #include <functional>
 
 #include "absl/strings/str_cat.h"
-#include "tests/autograd/distributed.h"
+#include "gradwire/tests/autograd/distributed.h"
 
 namespace programs {
 namespace {

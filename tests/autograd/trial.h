@@ -3,8 +3,8 @@
 #include <cstdint>
 #include <string>
 
-#include "rpc/testing/group.h"
-#include "tests/autograd/check.h"
+#include "gradwire/rpc/testing/group.h"
+#include "gradwire/tests/autograd/check.h"
 
 namespace programs {
 

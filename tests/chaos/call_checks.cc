@@ -1,4 +1,4 @@
-#include "tests/chaos/call_checks.h"
+#include "gradwire/tests/chaos/call_checks.h"
 
 #include <algorithm>
 

@@ -5,8 +5,8 @@
 #include <string>
 
 #include "absl/time/time.h"
-#include "tests/chaos/call_log.h"
-#include "tests/chaos/plan.h"
+#include "gradwire/tests/chaos/call_log.h"
+#include "gradwire/tests/chaos/plan.h"
 
 namespace chaos {
 

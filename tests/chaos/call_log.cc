@@ -1,4 +1,4 @@
-#include "tests/chaos/call_log.h"
+#include "gradwire/tests/chaos/call_log.h"
 
 #include <fcntl.h>
 #include <time.h>
@@ -14,7 +14,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
-#include "base/error.h"
+#include "gradwire/base/error.h"
 
 namespace chaos {
 namespace {

@@ -1,4 +1,4 @@
-#include "tests/chaos/census.h"
+#include "gradwire/tests/chaos/census.h"
 
 #include <dirent.h>
 #include <unistd.h>
@@ -9,8 +9,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "tests/chaos/call_log.h"
-#include "tests/chaos/sanitized.h"
+#include "gradwire/tests/chaos/call_log.h"
+#include "gradwire/tests/chaos/sanitized.h"
 
 namespace chaos {
 

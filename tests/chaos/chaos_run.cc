@@ -1,4 +1,4 @@
-#include "tests/chaos/chaos_run.h"
+#include "gradwire/tests/chaos/chaos_run.h"
 
 #include <poll.h>
 #include <signal.h>
@@ -12,8 +12,8 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
-#include "tests/chaos/call_checks.h"
-#include "tests/chaos/sanitized.h"
+#include "gradwire/tests/chaos/call_checks.h"
+#include "gradwire/tests/chaos/sanitized.h"
 
 namespace chaos {
 namespace {

@@ -9,10 +9,10 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "tests/chaos/plan.h"
-#include "tests/chaos/stall_watch.h"
-#include "tests/chaos/store_host.h"
-#include "tests/chaos/worker_process.h"
+#include "gradwire/tests/chaos/plan.h"
+#include "gradwire/tests/chaos/stall_watch.h"
+#include "gradwire/tests/chaos/store_host.h"
+#include "gradwire/tests/chaos/worker_process.h"
 
 namespace chaos {
 

@@ -30,12 +30,12 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
-#include "base/mutex.h"
-#include "store/tcp_store.h"
-#include "tests/chaos/census.h"
-#include "tests/chaos/chaos_run.h"
-#include "tests/chaos/sanitized.h"
-#include "tests/chaos/stall_watch.h"
+#include "gradwire/base/mutex.h"
+#include "gradwire/store/tcp_store.h"
+#include "gradwire/tests/chaos/census.h"
+#include "gradwire/tests/chaos/chaos_run.h"
+#include "gradwire/tests/chaos/sanitized.h"
+#include "gradwire/tests/chaos/stall_watch.h"
 
 namespace chaos {
 namespace {

@@ -1,12 +1,12 @@
-#include "tests/chaos/faults.h"
+#include "gradwire/tests/chaos/faults.h"
 
 #include <signal.h>
 #include <unistd.h>
 
 #include <utility>
 
-#include "proto/rpc.pb.h"
-#include "transport/fault_injection.h"
+#include "gradwire/proto/rpc.pb.h"
+#include "gradwire/transport/fault_injection.h"
 
 namespace chaos {
 namespace {

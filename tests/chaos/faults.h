@@ -3,8 +3,8 @@
 #include <atomic>
 #include <memory>
 
-#include "tests/chaos/plan.h"
-#include "transport/transport.h"
+#include "gradwire/tests/chaos/plan.h"
+#include "gradwire/transport/transport.h"
 
 namespace chaos {
 

@@ -1,4 +1,4 @@
-#include "tests/chaos/plan.h"
+#include "gradwire/tests/chaos/plan.h"
 
 #include <algorithm>
 #include <random>

@@ -1,4 +1,4 @@
-#include "tests/chaos/program.h"
+#include "gradwire/tests/chaos/program.h"
 
 #include <algorithm>
 #include <atomic>
@@ -9,7 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "tests/chaos/services.h"
+#include "gradwire/tests/chaos/services.h"
 
 namespace chaos {
 namespace {

@@ -3,8 +3,8 @@
 #include <memory>
 #include <set>
 
-#include "rpc/agent.h"
-#include "tests/chaos/plan.h"
+#include "gradwire/rpc/agent.h"
+#include "gradwire/tests/chaos/plan.h"
 
 namespace chaos {
 

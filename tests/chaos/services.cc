@@ -1,13 +1,13 @@
-#include "tests/chaos/services.h"
+#include "gradwire/tests/chaos/services.h"
 
 #include <map>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "base/clock.h"
-#include "rpc/call_context.h"
-#include "tests/chaos/plan.h"
+#include "gradwire/base/clock.h"
+#include "gradwire/rpc/call_context.h"
+#include "gradwire/tests/chaos/plan.h"
 
 namespace chaos {
 namespace {

@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "base/future.h"
-#include "base/mutex.h"
-#include "rpc/call.h"
-#include "tests/chaos/call_log.h"
+#include "gradwire/base/future.h"
+#include "gradwire/base/mutex.h"
+#include "gradwire/rpc/call.h"
+#include "gradwire/tests/chaos/call_log.h"
 
 // What the workers of a run register, and keep.
 namespace chaos {

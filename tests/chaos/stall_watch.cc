@@ -1,9 +1,9 @@
-#include "tests/chaos/stall_watch.h"
+#include "gradwire/tests/chaos/stall_watch.h"
 
 #include <algorithm>
 
 #include "absl/time/clock.h"
-#include "tests/chaos/call_log.h"
+#include "gradwire/tests/chaos/call_log.h"
 
 namespace chaos {
 namespace {

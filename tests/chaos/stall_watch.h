@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "base/mutex.h"
+#include "gradwire/base/mutex.h"
 
 namespace chaos {
 

@@ -1,4 +1,4 @@
-#include "tests/chaos/store_host.h"
+#include "gradwire/tests/chaos/store_host.h"
 
 #include <signal.h>
 

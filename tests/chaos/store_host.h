@@ -3,8 +3,8 @@
 #include <memory>
 #include <string>
 
-#include "base/free_port.h"
-#include "tests/chaos/worker_process.h"
+#include "gradwire/base/free_port.h"
+#include "gradwire/tests/chaos/worker_process.h"
 
 namespace chaos {
 

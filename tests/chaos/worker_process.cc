@@ -1,4 +1,4 @@
-#include "tests/chaos/worker_process.h"
+#include "gradwire/tests/chaos/worker_process.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,5 +1,5 @@
 // What every group does with tensors.
-#include "tests/collectives/cases.h"
+#include "gradwire/tests/collectives/cases.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
@@ -17,9 +17,9 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "base/error.h"
-#include "collectives/testing/local_backend.h"
-#include "tests/collectives/inputs.h"
+#include "gradwire/base/error.h"
+#include "gradwire/collectives/testing/local_backend.h"
+#include "gradwire/tests/collectives/inputs.h"
 
 namespace gradwire::collectives {
 namespace {

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "collectives/process_group.h"
+#include "gradwire/collectives/process_group.h"
 
 namespace gradwire::collectives {
 

@@ -3,9 +3,9 @@
 #include <tuple>
 
 #include "absl/strings/str_cat.h"
+#include "gradwire/tests/collectives/cases.h"
+#include "gradwire/tests/collectives/worlds.h"
 #include "gtest/gtest.h"
-#include "tests/collectives/cases.h"
-#include "tests/collectives/worlds.h"
 
 namespace gradwire::collectives {
 namespace {

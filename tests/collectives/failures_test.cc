@@ -7,9 +7,9 @@
 #include <string>
 
 #include "absl/strings/match.h"
-#include "base/clock.h"
+#include "gradwire/base/clock.h"
+#include "gradwire/tests/collectives/rank_processes.h"
 #include "gtest/gtest.h"
-#include "tests/collectives/rank_processes.h"
 
 namespace gradwire::collectives {
 namespace {

@@ -12,11 +12,11 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/error.h"
-#include "codec/codec_containers.h"
-#include "collectives/objects.h"
-#include "tests/collectives/cases.h"
-#include "tests/collectives/inputs.h"
+#include "gradwire/base/error.h"
+#include "gradwire/codec/codec_containers.h"
+#include "gradwire/collectives/objects.h"
+#include "gradwire/tests/collectives/cases.h"
+#include "gradwire/tests/collectives/inputs.h"
 
 namespace gradwire::collectives {
 namespace {

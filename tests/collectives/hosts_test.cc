@@ -8,11 +8,11 @@
 #include <string>
 
 #include "absl/strings/match.h"
-#include "base/clock.h"
-#include "base/testing/test_needs.h"
+#include "gradwire/base/clock.h"
+#include "gradwire/base/testing/test_needs.h"
+#include "gradwire/tests/collectives/rank_processes.h"
+#include "gradwire/tools/bench/run/split_network.h"
 #include "gtest/gtest.h"
-#include "tests/collectives/rank_processes.h"
-#include "tools/bench/run/split_network.h"
 
 namespace gradwire::collectives {
 namespace {

@@ -9,15 +9,15 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "base/free_port.h"
-#include "collectives/functions.h"
-#include "collectives/testing/local_backend.h"
-#include "collectives/world.h"
+#include "gradwire/base/free_port.h"
+#include "gradwire/collectives/functions.h"
+#include "gradwire/collectives/testing/local_backend.h"
+#include "gradwire/collectives/world.h"
+#include "gradwire/store/file_store.h"
+#include "gradwire/tests/collectives/inputs.h"
+#include "gradwire/tests/collectives/rank_processes.h"
+#include "gradwire/tests/collectives/rendezvous_points.h"
 #include "gtest/gtest.h"
-#include "store/file_store.h"
-#include "tests/collectives/inputs.h"
-#include "tests/collectives/rank_processes.h"
-#include "tests/collectives/rendezvous_points.h"
 
 namespace gradwire::collectives {
 namespace {

@@ -1,4 +1,4 @@
-#include "tests/collectives/inputs.h"
+#include "gradwire/tests/collectives/inputs.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Formatting.h>

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/collectives/support.h"
+#include "gradwire/tests/collectives/support.h"
 
 namespace gradwire::collectives {
 

@@ -1,4 +1,4 @@
-#include "tests/collectives/interleaving.h"
+#include "gradwire/tests/collectives/interleaving.h"
 
 #include <algorithm>
 #include <deque>

@@ -1,5 +1,5 @@
 // Random programs of collectives and messages on several groups at once, by ranks that are processes.
-#include "tests/collectives/interleaving.h"
+#include "gradwire/tests/collectives/interleaving.h"
 
 #include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
@@ -17,10 +17,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "collectives/testing/local_backend.h"
+#include "gradwire/collectives/testing/local_backend.h"
+#include "gradwire/tests/collectives/inputs.h"
+#include "gradwire/tests/collectives/rank_processes.h"
 #include "gtest/gtest.h"
-#include "tests/collectives/inputs.h"
-#include "tests/collectives/rank_processes.h"
 
 namespace gradwire::collectives {
 namespace {

@@ -1,4 +1,4 @@
-#include "tests/collectives/rank_processes.h"
+#include "gradwire/tests/collectives/rank_processes.h"
 
 #include <signal.h>
 #include <sys/wait.h>
@@ -9,8 +9,8 @@
 #include <filesystem>
 
 #include "absl/strings/str_cat.h"
+#include "gradwire/store/file_store.h"
 #include "gtest/gtest.h"
-#include "store/file_store.h"
 
 namespace gradwire::collectives {
 namespace {

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "collectives/process_group.h"
-#include "tests/collectives/worlds.h"
+#include "gradwire/collectives/process_group.h"
+#include "gradwire/tests/collectives/worlds.h"
 
 namespace gradwire::collectives {
 

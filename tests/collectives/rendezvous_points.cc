@@ -1,11 +1,11 @@
-#include "tests/collectives/rendezvous_points.h"
+#include "gradwire/tests/collectives/rendezvous_points.h"
 
 #include <unistd.h>
 
 #include <cstdlib>
 
 #include "absl/strings/str_cat.h"
-#include "base/free_port.h"
+#include "gradwire/base/free_port.h"
 #include "gtest/gtest.h"
 
 namespace gradwire::collectives {

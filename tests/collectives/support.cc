@@ -1,4 +1,4 @@
-#include "tests/collectives/support.h"
+#include "gradwire/tests/collectives/support.h"
 
 #include <vector>
 

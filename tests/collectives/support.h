@@ -2,9 +2,9 @@
 
 #include <string>
 
-#include "collectives/backend.h"
-#include "collectives/flight/operation.h"
-#include "collectives/reduce_op.h"
+#include "gradwire/collectives/backend.h"
+#include "gradwire/collectives/flight/operation.h"
+#include "gradwire/collectives/reduce_op.h"
 
 namespace gradwire::collectives {
 

@@ -1,6 +1,6 @@
 // The tables of support.h are those of the documentation, and those of the checks that refuse calls; where a backend
 // runs, the conformance suite compares what it does.
-#include "tests/collectives/support.h"
+#include "gradwire/tests/collectives/support.h"
 
 #include <ATen/ops/zeros.h>
 
@@ -11,10 +11,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "collectives/checks/argument_checks.h"
-#include "collectives/nccl/nccl_types.h"
+#include "gradwire/collectives/checks/argument_checks.h"
+#include "gradwire/collectives/nccl/nccl_types.h"
+#include "gradwire/tests/collectives/inputs.h"
 #include "gtest/gtest.h"
-#include "tests/collectives/inputs.h"
 
 namespace gradwire::collectives {
 namespace {

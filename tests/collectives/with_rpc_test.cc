@@ -8,16 +8,16 @@
 #include <tuple>
 
 #include "absl/strings/str_cat.h"
-#include "base/free_port.h"
-#include "collectives/process_group.h"
+#include "gradwire/base/free_port.h"
+#include "gradwire/collectives/process_group.h"
+#include "gradwire/rpc/agent.h"
+#include "gradwire/rpc/call.h"
+#include "gradwire/rpc/registration.h"
+#include "gradwire/store/file_store.h"
+#include "gradwire/tests/collectives/inputs.h"
+#include "gradwire/tests/collectives/rank_processes.h"
+#include "gradwire/tests/collectives/rendezvous_points.h"
 #include "gtest/gtest.h"
-#include "rpc/agent.h"
-#include "rpc/call.h"
-#include "rpc/registration.h"
-#include "store/file_store.h"
-#include "tests/collectives/inputs.h"
-#include "tests/collectives/rank_processes.h"
-#include "tests/collectives/rendezvous_points.h"
 
 namespace gradwire::collectives {
 namespace {

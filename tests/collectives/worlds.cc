@@ -1,12 +1,12 @@
-#include "tests/collectives/worlds.h"
+#include "gradwire/tests/collectives/worlds.h"
 
 #include <exception>
 #include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "gradwire/store/hash_store.h"
 #include "gtest/gtest.h"
-#include "store/hash_store.h"
 
 namespace gradwire::collectives {
 

@@ -4,7 +4,7 @@
 #include <map>
 #include <string>
 
-#include "collectives/process_group.h"
+#include "gradwire/collectives/process_group.h"
 
 namespace gradwire::collectives {
 

@@ -8,16 +8,19 @@ import unittest
 
 PROGRAM = sys.argv.pop(1)
 # Continuous integration's compiler, which writes template arguments into its messages.
-COMPILER = ["clang++", "-std=c++20", "-I.", "-x"]
+COMPILER = ["clang++", "-std=c++20"]
 
 
 class CompileErrors(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.folder = tempfile.TemporaryDirectory(dir=os.environ.get("TEST_TMPDIR"))
+        # The headers are included as "gradwire/...", as Bazel has it.
+        os.symlink(os.getcwd(), os.path.join(cls.folder.name, "gradwire"))
+        cls.compiler = COMPILER + ["-I" + cls.folder.name, "-x"]
         # Compiled once: the headers take seconds.
         cls.prefix = os.path.join(cls.folder.name, "program.pch")
-        subprocess.run(COMPILER + ["c++-header", PROGRAM, "-o", cls.prefix], check=True)
+        subprocess.run(cls.compiler + ["c++-header", PROGRAM, "-o", cls.prefix], check=True)
 
     @classmethod
     def tearDownClass(cls):
@@ -26,7 +29,7 @@ class CompileErrors(unittest.TestCase):
     def compile(self, snippet):
         """The lines that are errors."""
         done = subprocess.run(
-            COMPILER + ["c++", "-include-pch", self.prefix, "-fsyntax-only", "-Wno-unused-result", "-"],
+            self.compiler + ["c++", "-include-pch", self.prefix, "-fsyntax-only", "-Wno-unused-result", "-"],
             input=snippet, stderr=subprocess.PIPE, universal_newlines=True, check=False)
         errors = [line for line in done.stderr.splitlines() if "error: " in line]
         self.assertEqual(done.returncode == 0, not errors, done.stderr)

@@ -5,9 +5,9 @@
 #include <string_view>
 #include <vector>
 
-#include "rpc/call.h"
-#include "rpc/constructor.h"
-#include "rpc/registration.h"
+#include "gradwire/rpc/call.h"
+#include "gradwire/rpc/constructor.h"
+#include "gradwire/rpc/registration.h"
 
 // What the snippets of compile_errors_test.py call.
 using namespace gradwire::rpc;  // NOLINT

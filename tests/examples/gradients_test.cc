@@ -3,14 +3,14 @@
 
 #include <vector>
 
-#include "autograd/autograd.h"
-#include "autograd/context.h"
 #include "examples/data/dataset.h"
 #include "examples/parameter_server/network.h"
 #include "examples/remote_pipeline/stages.h"
-#include "rpc/registration.h"
-#include "rpc/remote_module.h"
-#include "rpc/testing/group.h"
+#include "gradwire/autograd/autograd.h"
+#include "gradwire/autograd/context.h"
+#include "gradwire/rpc/registration.h"
+#include "gradwire/rpc/remote_module.h"
+#include "gradwire/rpc/testing/group.h"
 
 // One step of each example: the gradients that a distributed pass leaves with the owners of the parameters
 // are, bit for bit, those of the same model and batch in one process.

@@ -9,11 +9,11 @@
 #include <utility>
 #include <vector>
 
-#include "codec/codec_containers.h"
-#include "codec/codec_test_util.h"
-#include "proto/rpc.pb.h"
-#include "rpc/link/envelope.h"
-#include "tests/fuzz/fuzzing.h"
+#include "gradwire/codec/codec_containers.h"
+#include "gradwire/codec/codec_test_util.h"
+#include "gradwire/proto/rpc.pb.h"
+#include "gradwire/rpc/link/envelope.h"
+#include "gradwire/tests/fuzz/fuzzing.h"
 
 namespace {
 

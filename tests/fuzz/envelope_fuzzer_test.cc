@@ -5,11 +5,11 @@
 #include <utility>
 #include <vector>
 
-#include "codec/codec_containers.h"
-#include "codec/codec_test_util.h"
+#include "gradwire/codec/codec_containers.h"
+#include "gradwire/codec/codec_test_util.h"
+#include "gradwire/proto/rpc.pb.h"
+#include "gradwire/tests/fuzz/fuzzing.h"
 #include "gtest/gtest.h"
-#include "proto/rpc.pb.h"
-#include "tests/fuzz/fuzzing.h"
 
 namespace gradwire::rpc {
 namespace {

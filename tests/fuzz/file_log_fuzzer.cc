@@ -11,10 +11,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/clock.h"
-#include "base/stable_hash.h"
-#include "store/file/file_log.h"
-#include "tests/fuzz/fuzzing.h"
+#include "gradwire/base/clock.h"
+#include "gradwire/base/stable_hash.h"
+#include "gradwire/store/file/file_log.h"
+#include "gradwire/tests/fuzz/fuzzing.h"
 
 namespace {
 

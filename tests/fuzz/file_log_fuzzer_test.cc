@@ -1,9 +1,9 @@
 #include <random>
 #include <string>
 
-#include "base/stable_hash.h"
+#include "gradwire/base/stable_hash.h"
+#include "gradwire/tests/fuzz/fuzzing.h"
 #include "gtest/gtest.h"
-#include "tests/fuzz/fuzzing.h"
 
 namespace gradwire::store {
 namespace {

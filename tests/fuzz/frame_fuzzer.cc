@@ -1,12 +1,12 @@
-#include "tests/fuzz/frame_fuzzer.h"
+#include "gradwire/tests/fuzz/frame_fuzzer.h"
 
 #include <algorithm>
 #include <cstring>
 #include <string>
 #include <vector>
 
-#include "tests/fuzz/fuzzing.h"
-#include "transport/tcp/frame.h"
+#include "gradwire/tests/fuzz/fuzzing.h"
+#include "gradwire/transport/tcp/frame.h"
 
 namespace {
 

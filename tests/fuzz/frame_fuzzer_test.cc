@@ -1,12 +1,12 @@
-#include "tests/fuzz/frame_fuzzer.h"
+#include "gradwire/tests/fuzz/frame_fuzzer.h"
 
 #include <memory>
 #include <random>
 #include <string>
 
+#include "gradwire/tests/fuzz/fuzzing.h"
+#include "gradwire/transport/tcp/frame.h"
 #include "gtest/gtest.h"
-#include "tests/fuzz/fuzzing.h"
-#include "transport/tcp/frame.h"
 
 namespace gradwire::transport {
 namespace {

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "collectives/cpu/lanes/lane.h"
-#include "tests/fuzz/fuzzing.h"
+#include "gradwire/collectives/cpu/lanes/lane.h"
+#include "gradwire/tests/fuzz/fuzzing.h"
 
 namespace {
 

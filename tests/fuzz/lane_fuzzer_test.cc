@@ -2,8 +2,8 @@
 #include <random>
 #include <string>
 
+#include "gradwire/tests/fuzz/fuzzing.h"
 #include "gtest/gtest.h"
-#include "tests/fuzz/fuzzing.h"
 
 namespace gradwire::collectives::cpu {
 namespace {

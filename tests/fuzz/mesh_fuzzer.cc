@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "collectives/cpu/mesh/mesh_wire.h"
-#include "tests/fuzz/fuzzing.h"
+#include "gradwire/collectives/cpu/mesh/mesh_wire.h"
+#include "gradwire/tests/fuzz/fuzzing.h"
 
 namespace {
 

@@ -1,9 +1,9 @@
 #include <random>
 #include <string>
 
-#include "collectives/cpu/mesh/mesh_wire.h"
+#include "gradwire/collectives/cpu/mesh/mesh_wire.h"
+#include "gradwire/tests/fuzz/fuzzing.h"
 #include "gtest/gtest.h"
-#include "tests/fuzz/fuzzing.h"
 
 namespace gradwire::collectives::cpu {
 namespace {

@@ -5,9 +5,9 @@
 #include <string>
 
 #include "absl/time/time.h"
-#include "proto/store.pb.h"
-#include "store/formation/multicast_election.h"
-#include "tests/fuzz/fuzzing.h"
+#include "gradwire/proto/store.pb.h"
+#include "gradwire/store/formation/multicast_election.h"
+#include "gradwire/tests/fuzz/fuzzing.h"
 
 namespace {
 

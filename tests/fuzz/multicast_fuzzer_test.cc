@@ -2,9 +2,9 @@
 #include <string>
 
 #include "absl/time/time.h"
+#include "gradwire/store/formation/multicast_election.h"
+#include "gradwire/tests/fuzz/fuzzing.h"
 #include "gtest/gtest.h"
-#include "store/formation/multicast_election.h"
-#include "tests/fuzz/fuzzing.h"
 
 namespace gradwire::store {
 namespace {

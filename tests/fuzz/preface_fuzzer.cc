@@ -4,9 +4,9 @@
 #include <string>
 
 #include "absl/strings/string_view.h"
-#include "tests/fuzz/fuzzing.h"
-#include "transport/tcp/frame.h"
-#include "transport/tcp/preface.h"
+#include "gradwire/tests/fuzz/fuzzing.h"
+#include "gradwire/transport/tcp/frame.h"
+#include "gradwire/transport/tcp/preface.h"
 
 namespace {
 

@@ -1,9 +1,9 @@
 #include <random>
 #include <string>
 
+#include "gradwire/tests/fuzz/fuzzing.h"
+#include "gradwire/transport/tcp/preface.h"
 #include "gtest/gtest.h"
-#include "tests/fuzz/fuzzing.h"
-#include "transport/tcp/preface.h"
 
 namespace gradwire::transport {
 namespace {

@@ -5,9 +5,9 @@
 #include <set>
 #include <string>
 
-#include "proto/rendezvous.pb.h"
-#include "tests/fuzz/fuzzing.h"
-#include "tools/launch/rendezvous/record.h"
+#include "gradwire/proto/rendezvous.pb.h"
+#include "gradwire/tests/fuzz/fuzzing.h"
+#include "gradwire/tools/launch/rendezvous/record.h"
 
 namespace {
 

@@ -1,9 +1,9 @@
 #include <random>
 #include <string>
 
+#include "gradwire/tests/fuzz/fuzzing.h"
+#include "gradwire/tools/launch/rendezvous/record.h"
 #include "gtest/gtest.h"
-#include "tests/fuzz/fuzzing.h"
-#include "tools/launch/rendezvous/record.h"
 
 namespace gradwire::rendezvous {
 namespace {

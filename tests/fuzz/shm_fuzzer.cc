@@ -1,4 +1,4 @@
-#include "tests/fuzz/shm_fuzzer.h"
+#include "gradwire/tests/fuzz/shm_fuzzer.h"
 
 #include <algorithm>
 #include <atomic>
@@ -11,10 +11,10 @@
 #include <thread>
 #include <vector>
 
-#include "transport/event_loop.h"
-#include "transport/shm/memory/arena.h"
-#include "transport/shm/raw_peer.h"
-#include "transport/shm/shm_transport.h"
+#include "gradwire/transport/event_loop.h"
+#include "gradwire/transport/shm/memory/arena.h"
+#include "gradwire/transport/shm/raw_peer.h"
+#include "gradwire/transport/shm/shm_transport.h"
 
 namespace gradwire::transport {
 namespace {

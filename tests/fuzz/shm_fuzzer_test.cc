@@ -1,4 +1,4 @@
-#include "tests/fuzz/shm_fuzzer.h"
+#include "gradwire/tests/fuzz/shm_fuzzer.h"
 
 #include <random>
 #include <vector>

@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
-#include "store/tcp/tcp_store_protocol.h"
-#include "store/tcp/tcp_store_service.h"
-#include "tests/fuzz/fuzzing.h"
+#include "gradwire/store/tcp/tcp_store_protocol.h"
+#include "gradwire/store/tcp/tcp_store_service.h"
+#include "gradwire/tests/fuzz/fuzzing.h"
 
 namespace {
 

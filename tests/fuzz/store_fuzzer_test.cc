@@ -1,9 +1,9 @@
 #include <random>
 #include <string>
 
+#include "gradwire/store/tcp/tcp_store_protocol.h"
+#include "gradwire/tests/fuzz/fuzzing.h"
 #include "gtest/gtest.h"
-#include "store/tcp/tcp_store_protocol.h"
-#include "tests/fuzz/fuzzing.h"
 
 namespace gradwire::store {
 namespace {

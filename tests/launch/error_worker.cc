@@ -3,8 +3,8 @@
 #include <unistd.h>
 
 #include "absl/status/status.h"
-#include "base/error.h"
-#include "tools/launch_info.h"
+#include "gradwire/base/error.h"
+#include "gradwire/tools/launch_info.h"
 
 int main() {
   const gradwire::LaunchInfo info = gradwire::LaunchInfo::from_env();

@@ -3,7 +3,7 @@
 #include <signal.h>
 
 #include "absl/strings/match.h"
-#include "tests/launch/launch_process.h"
+#include "gradwire/tests/launch/launch_process.h"
 
 namespace gradwire::tests {
 namespace {

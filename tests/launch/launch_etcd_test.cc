@@ -11,9 +11,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "store/etcd/etcd_process.h"
-#include "tests/launch/launch_process.h"
-#include "tests/launch/meetings.h"
+#include "gradwire/store/etcd/etcd_process.h"
+#include "gradwire/tests/launch/launch_process.h"
+#include "gradwire/tests/launch/meetings.h"
 
 namespace gradwire::tests {
 namespace {

@@ -8,10 +8,10 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "base/testing/test_needs.h"
-#include "tests/launch/launch_process.h"
-#include "tests/launch/meetings.h"
-#include "tools/bench/run/split_network.h"
+#include "gradwire/base/testing/test_needs.h"
+#include "gradwire/tests/launch/launch_process.h"
+#include "gradwire/tests/launch/meetings.h"
+#include "gradwire/tools/bench/run/split_network.h"
 
 namespace gradwire::tests {
 namespace {

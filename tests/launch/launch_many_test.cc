@@ -9,7 +9,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "tests/launch/launch_process.h"
+#include "gradwire/tests/launch/launch_process.h"
 
 namespace gradwire::tests {
 namespace {

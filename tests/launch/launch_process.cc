@@ -1,4 +1,4 @@
-#include "tests/launch/launch_process.h"
+#include "gradwire/tests/launch/launch_process.h"
 
 #include <arpa/inet.h>
 #include <fcntl.h>

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "base/free_port.h"
+#include "gradwire/base/free_port.h"
 
 namespace gradwire::tests {
 

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/launch/launch_process.h"
+#include "gradwire/tests/launch/launch_process.h"
 
 namespace gradwire::tests {
 namespace {

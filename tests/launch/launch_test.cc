@@ -16,8 +16,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "base/process/host.h"
-#include "tests/launch/launch_process.h"
+#include "gradwire/base/process/host.h"
+#include "gradwire/tests/launch/launch_process.h"
 
 namespace gradwire::tests {
 namespace {

@@ -15,8 +15,8 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "store/tcp_store.h"
-#include "tests/launch/launch_process.h"
+#include "gradwire/store/tcp_store.h"
+#include "gradwire/tests/launch/launch_process.h"
 
 namespace gradwire::tests {
 namespace {

@@ -8,9 +8,9 @@
 #include <exception>
 
 #include "absl/time/time.h"
-#include "base/error.h"
-#include "store/init_method.h"
-#include "tools/launch_info.h"
+#include "gradwire/base/error.h"
+#include "gradwire/store/init_method.h"
+#include "gradwire/tools/launch_info.h"
 
 int main() {
   // Before there are threads, which inherit it.

@@ -1,4 +1,4 @@
-#include "tests/launch/meetings.h"
+#include "gradwire/tests/launch/meetings.h"
 
 #include <gtest/gtest.h>
 #include <signal.h>

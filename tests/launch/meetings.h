@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/launch/launch_process.h"
+#include "gradwire/tests/launch/launch_process.h"
 
 namespace gradwire::tests {
 

@@ -3,9 +3,9 @@
 
 #include <string>
 
-#include "rpc/call.h"
-#include "rpc/init_rpc.h"
-#include "tools/launch_info.h"
+#include "gradwire/rpc/call.h"
+#include "gradwire/rpc/init_rpc.h"
+#include "gradwire/tools/launch_info.h"
 
 namespace gradwire::rpc {
 namespace {

@@ -6,8 +6,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "store/tcp_store.h"
-#include "tools/launch_info.h"
+#include "gradwire/store/tcp_store.h"
+#include "gradwire/tools/launch_info.h"
 
 int main() {
   try {

@@ -22,12 +22,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
-#include "base/error.h"
-#include "rpc/agent.h"
-#include "store/prefix_store.h"
-#include "store/tcp_store.h"
-#include "tests/chaos/call_log.h"
-#include "tests/chaos/services.h"
+#include "gradwire/base/error.h"
+#include "gradwire/rpc/agent.h"
+#include "gradwire/store/prefix_store.h"
+#include "gradwire/store/tcp_store.h"
+#include "gradwire/tests/chaos/call_log.h"
+#include "gradwire/tests/chaos/services.h"
 
 namespace chaos {
 namespace {

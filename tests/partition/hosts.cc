@@ -1,4 +1,4 @@
-#include "tests/partition/hosts.h"
+#include "gradwire/tests/partition/hosts.h"
 
 #include <sched.h>
 #include <string.h>

@@ -16,10 +16,10 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
-#include "base/testing/test_needs.h"
-#include "store/tcp_store.h"
-#include "tests/chaos/worker_process.h"
-#include "tests/partition/hosts.h"
+#include "gradwire/base/testing/test_needs.h"
+#include "gradwire/store/tcp_store.h"
+#include "gradwire/tests/chaos/worker_process.h"
+#include "gradwire/tests/partition/hosts.h"
 
 namespace chaos {
 namespace {

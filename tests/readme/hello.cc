@@ -3,9 +3,9 @@
 #include <iostream>
 #include <string>
 
-#include "autograd/autograd.h"
-#include "rpc/rpc.h"
-#include "tools/launch_info.h"
+#include "gradwire/autograd/autograd.h"
+#include "gradwire/rpc/rpc.h"
+#include "gradwire/tools/launch_info.h"
 
 at::Tensor scale(const at::Tensor& x, double by) { return x * by; }
 GRADWIRE_RPC(scale)  // from now on other workers may call it

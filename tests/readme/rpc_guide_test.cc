@@ -12,10 +12,10 @@
 #include <utility>
 #include <vector>
 
-#include "rpc/remote_module.h"
-#include "rpc/rpc.h"
-#include "rpc/testing/group.h"
-#include "store/hash_store.h"
+#include "gradwire/rpc/remote_module.h"
+#include "gradwire/rpc/rpc.h"
+#include "gradwire/rpc/testing/group.h"
+#include "gradwire/store/hash_store.h"
 
 // The examples of docs/rpc.md. rpc_guide_text_test.sh asserts that each of them stands here.
 

@@ -2,9 +2,9 @@
 //   calling_server INIT_METHOD NAME RANK WORLD_SIZE [HEARTBEAT_MS DEAD_AFTER_MS]
 
 #include "absl/time/clock.h"
-#include "rpc/call.h"
-#include "tests/rpc/counting.h"
-#include "tests/rpc/server_main.h"
+#include "gradwire/rpc/call.h"
+#include "gradwire/tests/rpc/counting.h"
+#include "gradwire/tests/rpc/server_main.h"
 
 int main(int argc, char** argv) {
   return gradwire::rpc::server_main(argc, argv, [] {

@@ -1,7 +1,7 @@
-#include "tests/rpc/counting.h"
+#include "gradwire/tests/rpc/counting.h"
 
-#include "rpc/call.h"
-#include "rpc/call_context.h"
+#include "gradwire/rpc/call.h"
+#include "gradwire/rpc/call_context.h"
 
 namespace counting {
 namespace {

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <string>
 
-#include "base/future.h"
+#include "gradwire/base/future.h"
 
 // What the test's programs register: the server links it and names nothing of it.
 namespace counting {

@@ -9,11 +9,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "base/testing/status_of.h"
-#include "rpc/agent.h"
-#include "rpc/call.h"
-#include "tests/rpc/counting.h"
-#include "tests/rpc/server_process.h"
+#include "gradwire/base/testing/status_of.h"
+#include "gradwire/rpc/agent.h"
+#include "gradwire/rpc/call.h"
+#include "gradwire/tests/rpc/counting.h"
+#include "gradwire/tests/rpc/server_process.h"
 
 // Agents in processes of their own.
 namespace gradwire::rpc {

@@ -2,7 +2,7 @@
 //   server INIT_METHOD NAME RANK WORLD_SIZE [HEARTBEAT_MS DEAD_AFTER_MS]
 // The exit code for an error is 100 and its code.
 
-#include "tests/rpc/server_main.h"
+#include "gradwire/tests/rpc/server_main.h"
 
 int main(int argc, char** argv) {
   return gradwire::rpc::server_main(argc, argv, [] {});

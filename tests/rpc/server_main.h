@@ -4,9 +4,9 @@
 #include <functional>
 #include <iostream>
 
-#include "base/error.h"
-#include "rpc/init_rpc.h"
-#include "tests/rpc/exit_code.h"
+#include "gradwire/base/error.h"
+#include "gradwire/rpc/init_rpc.h"
+#include "gradwire/tests/rpc/exit_code.h"
 
 namespace gradwire::rpc {
 

@@ -1,4 +1,4 @@
-#include "tests/rpc/server_process.h"
+#include "gradwire/tests/rpc/server_process.h"
 
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "base/testing/eventually.h"
+#include "gradwire/base/testing/eventually.h"
 
 extern char** environ;
 

@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "rpc/agent.h"
-#include "rpc/membership/heartbeat_options.h"
-#include "tests/rpc/exit_code.h"
+#include "gradwire/rpc/agent.h"
+#include "gradwire/rpc/membership/heartbeat_options.h"
+#include "gradwire/tests/rpc/exit_code.h"
 
 namespace gradwire::rpc {
 

@@ -9,12 +9,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "base/free_port.h"
-#include "rpc/agent.h"
-#include "rpc/call.h"
-#include "store/tcp_store.h"
-#include "tests/rpc/counting.h"
-#include "tests/rpc/server_process.h"
+#include "gradwire/base/free_port.h"
+#include "gradwire/rpc/agent.h"
+#include "gradwire/rpc/call.h"
+#include "gradwire/store/tcp_store.h"
+#include "gradwire/tests/rpc/counting.h"
+#include "gradwire/tests/rpc/server_process.h"
 
 namespace gradwire::rpc {
 namespace {

@@ -6,8 +6,8 @@
 #include <cstdlib>
 #include <iostream>
 
-#include "base/error.h"
-#include "store/tcp_store.h"
+#include "gradwire/base/error.h"
+#include "gradwire/store/tcp_store.h"
 
 int main(int argc, char** argv) {
   if (argc != 2) {

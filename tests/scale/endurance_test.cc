@@ -17,13 +17,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
-#include "rpc/agent.h"
-#include "store/prefix_store.h"
-#include "store/tcp_store.h"
-#include "tests/chaos/census.h"
-#include "tests/chaos/sanitized.h"
-#include "tests/chaos/worker_process.h"
-#include "tests/scale/scale_services.h"
+#include "gradwire/rpc/agent.h"
+#include "gradwire/store/prefix_store.h"
+#include "gradwire/store/tcp_store.h"
+#include "gradwire/tests/chaos/census.h"
+#include "gradwire/tests/chaos/sanitized.h"
+#include "gradwire/tests/chaos/worker_process.h"
+#include "gradwire/tests/scale/scale_services.h"
 
 namespace scale {
 namespace {

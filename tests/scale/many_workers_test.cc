@@ -19,9 +19,9 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
-#include "store/tcp_store.h"
-#include "tests/chaos/sanitized.h"
-#include "tests/chaos/worker_process.h"
+#include "gradwire/store/tcp_store.h"
+#include "gradwire/tests/chaos/sanitized.h"
+#include "gradwire/tests/chaos/worker_process.h"
 
 namespace scale {
 namespace {

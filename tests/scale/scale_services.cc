@@ -1,6 +1,6 @@
-#include "tests/scale/scale_services.h"
+#include "gradwire/tests/scale/scale_services.h"
 
-#include "tests/chaos/census.h"
+#include "gradwire/tests/chaos/census.h"
 
 namespace scale {
 

@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "rpc/call.h"
+#include "gradwire/rpc/call.h"
 
 // What the processes of the scale tests register.
 namespace scale {

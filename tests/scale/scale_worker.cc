@@ -18,13 +18,13 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "base/error.h"
-#include "rpc/agent.h"
-#include "store/prefix_store.h"
-#include "store/tcp_store.h"
-#include "tests/chaos/call_log.h"
-#include "tests/chaos/census.h"
-#include "tests/scale/scale_services.h"
+#include "gradwire/base/error.h"
+#include "gradwire/rpc/agent.h"
+#include "gradwire/store/prefix_store.h"
+#include "gradwire/store/tcp_store.h"
+#include "gradwire/tests/chaos/call_log.h"
+#include "gradwire/tests/chaos/census.h"
+#include "gradwire/tests/scale/scale_services.h"
 
 namespace scale {
 namespace {

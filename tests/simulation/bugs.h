@@ -2,7 +2,7 @@
 
 #include <string_view>
 
-#include "rpc/deliberate_bug.h"
+#include "gradwire/rpc/deliberate_bug.h"
 
 namespace gradwire::simulation {
 

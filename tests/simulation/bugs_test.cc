@@ -1,11 +1,11 @@
-#include "tests/simulation/bugs.h"
+#include "gradwire/tests/simulation/bugs.h"
 
 #include <iostream>
 #include <string>
 
+#include "gradwire/tests/simulation/instrumented.h"
+#include "gradwire/tests/simulation/world.h"
 #include "gtest/gtest.h"
-#include "tests/simulation/instrumented.h"
-#include "tests/simulation/world.h"
 
 // The simulator is worth what it notices: each mistake that the machines can be built with must be found.
 namespace gradwire::simulation {

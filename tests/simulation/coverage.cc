@@ -1,4 +1,4 @@
-#include "tests/simulation/coverage.h"
+#include "gradwire/tests/simulation/coverage.h"
 
 namespace gradwire::simulation {
 
@@ -25,10 +25,10 @@ Coverage::Coverage()
                 "removed"}},
           },
           {
-#include "tests/simulation/impossible.inc"
+#include "gradwire/tests/simulation/impossible.inc"
           },
           {
-#include "tests/simulation/rare.inc"
+#include "gradwire/tests/simulation/rare.inc"
           }) {
 }
 

@@ -1,10 +1,10 @@
-#include "tests/simulation/coverage_table.h"
+#include "gradwire/tests/simulation/coverage_table.h"
 
 #include <algorithm>
 #include <string_view>
 
 #include "absl/strings/str_cat.h"
-#include "tests/simulation/run_options.h"
+#include "gradwire/tests/simulation/run_options.h"
 
 namespace gradwire::simulation {
 namespace {

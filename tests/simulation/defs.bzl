@@ -1,6 +1,6 @@
 """What simulations of Gradwire's state machines are built of."""
 
-load("//bazel:defs.bzl", "gradwire_cc_test")
+load("//bazel:defs.bzl", "cc_library", "gradwire_cc_test")
 
 # A test that runs many thousands of schedules is worth an optimised build in every configuration.
 OPTIMISED = [
@@ -21,7 +21,7 @@ def gradwire_simulation(state_machines, state_machine_deps, deliberate_bug, srcs
     test_size: of simulation_test.
     """
     for suffix, defines in [("", []), ("_with_bugs", ["GRADWIRE_DELIBERATE_BUGS"])]:
-        native.cc_library(
+        cc_library(
             name = "state_machines" + suffix,
             srcs = state_machines,
             copts = OPTIMISED,
@@ -29,7 +29,7 @@ def gradwire_simulation(state_machines, state_machine_deps, deliberate_bug, srcs
             linkstatic = True,
             deps = state_machine_deps + [deliberate_bug, "@system//:absl"],
         )
-        native.cc_library(
+        cc_library(
             name = "world" + suffix,
             testonly = True,
             srcs = srcs,
@@ -47,7 +47,7 @@ def gradwire_simulation(state_machines, state_machine_deps, deliberate_bug, srcs
         threads = False,
         deps = [":world", "//tests/simulation:simulation_main"],
     )
-    native.cc_library(
+    cc_library(
         name = "bugs",
         testonly = True,
         hdrs = ["bugs.h"],

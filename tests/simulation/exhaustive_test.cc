@@ -4,9 +4,9 @@
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/hash/hash.h"
+#include "gradwire/tests/simulation/instrumented.h"
+#include "gradwire/tests/simulation/small_scope.h"
 #include "gtest/gtest.h"
-#include "tests/simulation/instrumented.h"
-#include "tests/simulation/small_scope.h"
 
 namespace gradwire::simulation {
 namespace {

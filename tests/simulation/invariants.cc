@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "tests/simulation/world.h"
+#include "gradwire/tests/simulation/world.h"
 
 // What must hold, whatever happens.
 namespace gradwire::simulation {

@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "rpc/rref/references.h"
-#include "tests/simulation/scheduler.h"
+#include "gradwire/rpc/rref/references.h"
+#include "gradwire/tests/simulation/scheduler.h"
 
 namespace gradwire::simulation {
 

@@ -5,11 +5,11 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "rpc/membership/failure_detector.h"
-#include "rpc/membership/roster.h"
-#include "rpc/rref/references.h"
-#include "tests/simulation/scenario.h"
-#include "tests/simulation/scheduler.h"
+#include "gradwire/rpc/membership/failure_detector.h"
+#include "gradwire/rpc/membership/roster.h"
+#include "gradwire/rpc/rref/references.h"
+#include "gradwire/tests/simulation/scenario.h"
+#include "gradwire/tests/simulation/scheduler.h"
 
 namespace gradwire::simulation {
 

@@ -5,8 +5,8 @@
 #include <string>
 #include <string_view>
 
-#include "tests/simulation/bugs.h"
-#include "tests/simulation/world.h"
+#include "gradwire/tests/simulation/bugs.h"
+#include "gradwire/tests/simulation/world.h"
 
 // Runs one schedule and prints what happened: replay --seed=N [--bug=NAME]. It is built with the switch for deliberate
 // bugs; without --bug the machines do what they do in production.

@@ -1,4 +1,4 @@
-#include "tests/simulation/scenario.h"
+#include "gradwire/tests/simulation/scenario.h"
 
 namespace gradwire::simulation {
 

@@ -2,8 +2,8 @@
 
 #include <cstdint>
 
-#include "tests/simulation/random.h"
-#include "tests/simulation/scheduler.h"
+#include "gradwire/tests/simulation/random.h"
+#include "gradwire/tests/simulation/scheduler.h"
 
 namespace gradwire::simulation {
 

@@ -6,9 +6,9 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/strip.h"
+#include "gradwire/tests/simulation/instrumented.h"
+#include "gradwire/tests/simulation/run_options.h"
 #include "gtest/gtest.h"
-#include "tests/simulation/instrumented.h"
-#include "tests/simulation/run_options.h"
 
 namespace gradwire::simulation {
 namespace {

@@ -2,9 +2,9 @@
 #include <iostream>
 #include <string>
 
+#include "gradwire/tests/simulation/run_options.h"
+#include "gradwire/tests/simulation/world.h"
 #include "gtest/gtest.h"
-#include "tests/simulation/run_options.h"
-#include "tests/simulation/world.h"
 
 namespace gradwire::simulation {
 namespace {

@@ -1,10 +1,10 @@
-#include "tests/simulation/small_scope.h"
+#include "gradwire/tests/simulation/small_scope.h"
 
 #include <algorithm>
 #include <tuple>
 
 #include "absl/strings/str_cat.h"
-#include "tests/simulation/trace.h"
+#include "gradwire/tests/simulation/trace.h"
 
 namespace gradwire::simulation {
 

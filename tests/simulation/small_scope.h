@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "rpc/rref/references.h"
-#include "tests/simulation/network.h"
+#include "gradwire/rpc/rref/references.h"
+#include "gradwire/tests/simulation/network.h"
 
 namespace gradwire::simulation {
 

@@ -1,4 +1,4 @@
-#include "tests/simulation/trace.h"
+#include "gradwire/tests/simulation/trace.h"
 
 namespace gradwire::simulation {
 

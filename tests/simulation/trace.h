@@ -4,9 +4,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "rpc/rref/references.h"
-#include "tests/simulation/network.h"
-#include "tests/simulation/scheduler.h"
+#include "gradwire/rpc/rref/references.h"
+#include "gradwire/tests/simulation/network.h"
+#include "gradwire/tests/simulation/scheduler.h"
 
 namespace gradwire::simulation {
 

@@ -1,4 +1,4 @@
-#include "tests/simulation/world.h"
+#include "gradwire/tests/simulation/world.h"
 
 #include <algorithm>
 

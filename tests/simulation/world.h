@@ -5,13 +5,13 @@
 #include <string>
 #include <vector>
 
-#include "tests/simulation/coverage.h"
-#include "tests/simulation/network.h"
-#include "tests/simulation/node.h"
-#include "tests/simulation/random.h"
-#include "tests/simulation/scenario.h"
-#include "tests/simulation/scheduler.h"
-#include "tests/simulation/trace.h"
+#include "gradwire/tests/simulation/coverage.h"
+#include "gradwire/tests/simulation/network.h"
+#include "gradwire/tests/simulation/node.h"
+#include "gradwire/tests/simulation/random.h"
+#include "gradwire/tests/simulation/scenario.h"
+#include "gradwire/tests/simulation/scheduler.h"
+#include "gradwire/tests/simulation/trace.h"
 
 namespace gradwire::simulation {
 

@@ -1,5 +1,5 @@
-#include "rpc/deliberate_bug.h"
-#include "tests/simulation/world.h"
+#include "gradwire/rpc/deliberate_bug.h"
+#include "gradwire/tests/simulation/world.h"
 
 // What befalls workers and their connections, and how it ends.
 namespace gradwire::simulation {

@@ -1,7 +1,7 @@
 #include <algorithm>
 
-#include "rpc/deliberate_bug.h"
-#include "tests/simulation/world.h"
+#include "gradwire/rpc/deliberate_bug.h"
+#include "gradwire/tests/simulation/world.h"
 
 // Connections, the watch that workers keep on one another, and the group's log.
 namespace gradwire::simulation {

@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <tuple>
 
-#include "tests/simulation/world.h"
+#include "gradwire/tests/simulation/world.h"
 
 // What travels between workers.
 namespace gradwire::simulation {

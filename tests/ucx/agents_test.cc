@@ -3,9 +3,9 @@
 #include <string>
 #include <vector>
 
+#include "gradwire/rpc/call.h"
+#include "gradwire/rpc/testing/group.h"
 #include "gtest/gtest.h"
-#include "rpc/call.h"
-#include "rpc/testing/group.h"
 
 namespace gradwire::rpc {
 namespace {

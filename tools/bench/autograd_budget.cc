@@ -28,12 +28,12 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
-#include "autograd/autograd.h"
-#include "base/error.h"
-#include "base/future.h"
-#include "rpc/rpc.h"
-#include "tools/bench/run/measure.h"
-#include "tools/bench/systems/gradwire_member.h"
+#include "gradwire/autograd/autograd.h"
+#include "gradwire/base/error.h"
+#include "gradwire/base/future.h"
+#include "gradwire/rpc/rpc.h"
+#include "gradwire/tools/bench/run/measure.h"
+#include "gradwire/tools/bench/systems/gradwire_member.h"
 
 namespace gradwire::bench {
 namespace {

@@ -14,13 +14,13 @@
 #include <string>
 #include <vector>
 
-#include "base/error.h"
-#include "codec/tensor_set.h"
-#include "codec/torch/torch_tensors.h"
-#include "rpc/link/envelope.h"
-#include "rpc/rpc.h"
-#include "store/hash_store.h"
-#include "tools/bench/run/measure.h"
+#include "gradwire/base/error.h"
+#include "gradwire/codec/tensor_set.h"
+#include "gradwire/codec/torch/torch_tensors.h"
+#include "gradwire/rpc/link/envelope.h"
+#include "gradwire/rpc/rpc.h"
+#include "gradwire/store/hash_store.h"
+#include "gradwire/tools/bench/run/measure.h"
 
 namespace gradwire::bench {
 namespace {

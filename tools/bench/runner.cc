@@ -1,11 +1,11 @@
-#include "tools/bench/runner.h"
+#include "gradwire/tools/bench/runner.h"
 
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "tools/bench/run/split_network.h"
-#include "tools/bench/suites/case_name.h"
+#include "gradwire/tools/bench/run/split_network.h"
+#include "gradwire/tools/bench/suites/case_name.h"
 
 namespace gradwire::bench {
 namespace {

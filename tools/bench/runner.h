@@ -6,9 +6,9 @@
 #include <utility>
 #include <vector>
 
-#include "tools/bench/report/report.h"
-#include "tools/bench/run/side.h"
-#include "tools/bench/suites/bench_options.h"
+#include "gradwire/tools/bench/report/report.h"
+#include "gradwire/tools/bench/run/side.h"
+#include "gradwire/tools/bench/suites/bench_options.h"
 
 namespace gradwire::bench {
 

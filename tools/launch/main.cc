@@ -13,10 +13,10 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "base/version.h"
-#include "tools/launch/io/fd.h"
-#include "tools/launch/job/job.h"
-#include "tools/launch/options/options.h"
+#include "gradwire/base/version.h"
+#include "gradwire/tools/launch/io/fd.h"
+#include "gradwire/tools/launch/job/job.h"
+#include "gradwire/tools/launch/options/options.h"
 
 namespace gradwire::tools {
 namespace {

@@ -1,4 +1,4 @@
-#include "transport/loopback/loopback_transport.h"
+#include "gradwire/transport/loopback/loopback_transport.h"
 
 #include <atomic>
 #include <cstring>
@@ -8,12 +8,12 @@
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
-#include "base/clock.h"
-#include "base/error.h"
-#include "base/mutex.h"
-#include "base/random_id.h"
-#include "transport/loop_thread.h"
-#include "transport/refused.h"
+#include "gradwire/base/clock.h"
+#include "gradwire/base/error.h"
+#include "gradwire/base/mutex.h"
+#include "gradwire/base/random_id.h"
+#include "gradwire/transport/loop_thread.h"
+#include "gradwire/transport/refused.h"
 
 namespace gradwire::transport {
 namespace {

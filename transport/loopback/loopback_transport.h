@@ -2,9 +2,9 @@
 
 #include <memory>
 
-#include "transport/buffer_pool.h"
-#include "transport/event_loop.h"
-#include "transport/transport.h"
+#include "gradwire/transport/buffer_pool.h"
+#include "gradwire/transport/event_loop.h"
+#include "gradwire/transport/transport.h"
 
 namespace gradwire::transport {
 

@@ -12,8 +12,8 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
-#include "transport/recording_listener.h"
-#include "transport/shm/shm_transport.h"
+#include "gradwire/transport/recording_listener.h"
+#include "gradwire/transport/shm/shm_transport.h"
 
 namespace gradwire::transport {
 namespace {

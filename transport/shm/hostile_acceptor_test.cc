@@ -10,12 +10,12 @@
 #include <utility>
 #include <vector>
 
+#include "gradwire/transport/process_counts.h"
+#include "gradwire/transport/recording_listener.h"
+#include "gradwire/transport/shm/memory/arena.h"
+#include "gradwire/transport/shm/raw_peer.h"
+#include "gradwire/transport/shm/shm_transport.h"
 #include "gtest/gtest.h"
-#include "transport/process_counts.h"
-#include "transport/recording_listener.h"
-#include "transport/shm/memory/arena.h"
-#include "transport/shm/raw_peer.h"
-#include "transport/shm/shm_transport.h"
 
 namespace gradwire::transport {
 namespace {

@@ -1,11 +1,11 @@
-#include "transport/shm/message_reader.h"
+#include "gradwire/transport/shm/message_reader.h"
 
 #include <algorithm>
 #include <new>
 
 #include "absl/strings/str_cat.h"
-#include "base/error.h"
-#include "transport/shm/message_sizes.h"
+#include "gradwire/base/error.h"
+#include "gradwire/transport/shm/message_sizes.h"
 
 namespace gradwire::transport {
 namespace {

@@ -8,11 +8,11 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
-#include "security/limits.h"
-#include "transport/buffer_pool.h"
-#include "transport/message.h"
-#include "transport/shm/memory/arena_peer.h"
-#include "transport/shm/memory/ring_consumer.h"
+#include "gradwire/security/limits.h"
+#include "gradwire/transport/buffer_pool.h"
+#include "gradwire/transport/message.h"
+#include "gradwire/transport/shm/memory/arena_peer.h"
+#include "gradwire/transport/shm/memory/ring_consumer.h"
 
 namespace gradwire::transport {
 

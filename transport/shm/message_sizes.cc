@@ -1,4 +1,4 @@
-#include "transport/shm/message_sizes.h"
+#include "gradwire/transport/shm/message_sizes.h"
 
 #include "absl/strings/str_cat.h"
 

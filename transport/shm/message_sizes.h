@@ -3,7 +3,7 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "security/limits.h"
+#include "gradwire/security/limits.h"
 
 namespace gradwire::transport {
 

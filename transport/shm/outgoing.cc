@@ -1,4 +1,4 @@
-#include "transport/shm/outgoing.h"
+#include "gradwire/transport/shm/outgoing.h"
 
 #include <algorithm>
 #include <utility>

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
-#include "transport/message.h"
-#include "transport/shm/memory/ring_producer.h"
+#include "gradwire/transport/message.h"
+#include "gradwire/transport/shm/memory/ring_producer.h"
 
 namespace gradwire::transport {
 

@@ -11,11 +11,11 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "gradwire/transport/descriptor.h"
+#include "gradwire/transport/process_counts.h"
+#include "gradwire/transport/recording_listener.h"
+#include "gradwire/transport/shm/shm_transport.h"
 #include "gtest/gtest.h"
-#include "transport/descriptor.h"
-#include "transport/process_counts.h"
-#include "transport/recording_listener.h"
-#include "transport/shm/shm_transport.h"
 
 namespace gradwire::transport {
 namespace {

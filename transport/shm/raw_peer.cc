@@ -1,4 +1,4 @@
-#include "transport/shm/raw_peer.h"
+#include "gradwire/transport/shm/raw_peer.h"
 
 #include <poll.h>
 #include <sys/socket.h>
@@ -8,8 +8,8 @@
 #include <cstring>
 #include <utility>
 
-#include "transport/shm/memory/arena.h"
-#include "transport/shm/shm_address.h"
+#include "gradwire/transport/shm/memory/arena.h"
+#include "gradwire/transport/shm/shm_address.h"
 
 namespace gradwire::transport {
 

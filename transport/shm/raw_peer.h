@@ -7,10 +7,10 @@
 #include <utility>
 #include <vector>
 
-#include "transport/descriptor.h"
-#include "transport/shm/memory/control_socket.h"
-#include "transport/shm/memory/ring.h"
-#include "transport/shm/memory/shared_memory.h"
+#include "gradwire/transport/descriptor.h"
+#include "gradwire/transport/shm/memory/control_socket.h"
+#include "gradwire/transport/shm/memory/ring.h"
+#include "gradwire/transport/shm/memory/shared_memory.h"
 
 namespace gradwire::transport {
 

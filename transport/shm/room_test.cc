@@ -7,13 +7,13 @@
 #include <random>
 #include <thread>
 
-#include "base/clock.h"
-#include "base/threads/poller.h"
+#include "gradwire/base/clock.h"
+#include "gradwire/base/threads/poller.h"
+#include "gradwire/transport/event_loop.h"
+#include "gradwire/transport/recording_listener.h"
+#include "gradwire/transport/shm/raw_peer.h"
+#include "gradwire/transport/shm/shm_transport.h"
 #include "gtest/gtest.h"
-#include "transport/event_loop.h"
-#include "transport/recording_listener.h"
-#include "transport/shm/raw_peer.h"
-#include "transport/shm/shm_transport.h"
 
 namespace gradwire::transport {
 namespace {

@@ -1,4 +1,4 @@
-#include "transport/shm/shm_address.h"
+#include "gradwire/transport/shm/shm_address.h"
 
 #include <algorithm>
 #include <cerrno>
@@ -11,9 +11,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
-#include "base/error.h"
-#include "base/process/host.h"
-#include "base/random_id.h"
+#include "gradwire/base/error.h"
+#include "gradwire/base/process/host.h"
+#include "gradwire/base/random_id.h"
 
 namespace gradwire::transport {
 namespace {

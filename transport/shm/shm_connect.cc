@@ -8,11 +8,11 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/clock.h"
-#include "base/error.h"
-#include "base/log.h"
-#include "transport/refused.h"
-#include "transport/shm/shm_connection.h"
+#include "gradwire/base/clock.h"
+#include "gradwire/base/error.h"
+#include "gradwire/base/log.h"
+#include "gradwire/transport/refused.h"
+#include "gradwire/transport/shm/shm_connection.h"
 
 namespace gradwire::transport {
 namespace {

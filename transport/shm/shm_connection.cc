@@ -1,10 +1,10 @@
-#include "transport/shm/shm_connection.h"
+#include "gradwire/transport/shm/shm_connection.h"
 
 #include <deque>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/clock.h"
+#include "gradwire/base/clock.h"
 
 namespace gradwire::transport {
 

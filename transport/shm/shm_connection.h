@@ -8,19 +8,19 @@
 #include <vector>
 
 #include "absl/types/optional.h"
-#include "base/mutex.h"
-#include "transport/connection.h"
-#include "transport/event_loop.h"
-#include "transport/shm/memory/arena_owner.h"
-#include "transport/shm/memory/arena_peer.h"
-#include "transport/shm/memory/control_socket.h"
-#include "transport/shm/memory/ring_consumer.h"
-#include "transport/shm/memory/ring_producer.h"
-#include "transport/shm/message_reader.h"
-#include "transport/shm/outgoing.h"
-#include "transport/shm/shm_address.h"
-#include "transport/shm/shm_context.h"
-#include "transport/transport.h"
+#include "gradwire/base/mutex.h"
+#include "gradwire/transport/connection.h"
+#include "gradwire/transport/event_loop.h"
+#include "gradwire/transport/shm/memory/arena_owner.h"
+#include "gradwire/transport/shm/memory/arena_peer.h"
+#include "gradwire/transport/shm/memory/control_socket.h"
+#include "gradwire/transport/shm/memory/ring_consumer.h"
+#include "gradwire/transport/shm/memory/ring_producer.h"
+#include "gradwire/transport/shm/message_reader.h"
+#include "gradwire/transport/shm/outgoing.h"
+#include "gradwire/transport/shm/shm_address.h"
+#include "gradwire/transport/shm/shm_context.h"
+#include "gradwire/transport/transport.h"
 
 namespace gradwire::transport {
 

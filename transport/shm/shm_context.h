@@ -6,10 +6,10 @@
 #include <utility>
 
 #include "absl/container/flat_hash_set.h"
-#include "base/clock.h"
-#include "transport/buffer_pool.h"
-#include "transport/event_loop.h"
-#include "transport/shm/shm_transport.h"
+#include "gradwire/base/clock.h"
+#include "gradwire/transport/buffer_pool.h"
+#include "gradwire/transport/event_loop.h"
+#include "gradwire/transport/shm/shm_transport.h"
 
 namespace gradwire::transport {
 

@@ -3,8 +3,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/error.h"
-#include "transport/shm/shm_connection.h"
+#include "gradwire/base/error.h"
+#include "gradwire/transport/shm/shm_connection.h"
 
 namespace gradwire::transport {
 namespace {

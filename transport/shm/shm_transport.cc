@@ -1,4 +1,4 @@
-#include "transport/shm/shm_transport.h"
+#include "gradwire/transport/shm/shm_transport.h"
 
 #include <sys/socket.h>
 
@@ -6,16 +6,16 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/clock.h"
-#include "base/error.h"
-#include "base/mutex.h"
-#include "transport/acceptor.h"
-#include "transport/loop_thread.h"
-#include "transport/shm/memory/ring.h"
-#include "transport/shm/memory/shared_memory.h"
-#include "transport/shm/shm_address.h"
-#include "transport/shm/shm_connection.h"
-#include "transport/shm/shm_context.h"
+#include "gradwire/base/clock.h"
+#include "gradwire/base/error.h"
+#include "gradwire/base/mutex.h"
+#include "gradwire/transport/acceptor.h"
+#include "gradwire/transport/loop_thread.h"
+#include "gradwire/transport/shm/memory/ring.h"
+#include "gradwire/transport/shm/memory/shared_memory.h"
+#include "gradwire/transport/shm/shm_address.h"
+#include "gradwire/transport/shm/shm_connection.h"
+#include "gradwire/transport/shm/shm_context.h"
 
 namespace gradwire::transport {
 namespace {

@@ -9,11 +9,11 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "base/threads/poller.h"
-#include "security/limits.h"
-#include "transport/buffer_pool.h"
-#include "transport/event_loop.h"
-#include "transport/transport.h"
+#include "gradwire/base/threads/poller.h"
+#include "gradwire/security/limits.h"
+#include "gradwire/transport/buffer_pool.h"
+#include "gradwire/transport/event_loop.h"
+#include "gradwire/transport/transport.h"
 
 namespace gradwire::transport {
 

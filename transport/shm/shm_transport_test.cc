@@ -1,6 +1,6 @@
 // What is particular to connections through shared memory.
 
-#include "transport/shm/shm_transport.h"
+#include "gradwire/transport/shm/shm_transport.h"
 
 #include <cstdio>
 #include <cstring>
@@ -10,11 +10,11 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/clock.h"
-#include "base/mutex.h"
+#include "gradwire/base/clock.h"
+#include "gradwire/base/mutex.h"
+#include "gradwire/transport/process_counts.h"
+#include "gradwire/transport/recording_listener.h"
 #include "gtest/gtest.h"
-#include "transport/process_counts.h"
-#include "transport/recording_listener.h"
 
 namespace gradwire::transport {
 namespace {

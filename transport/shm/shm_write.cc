@@ -4,11 +4,11 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/clock.h"
-#include "base/error.h"
-#include "transport/shm/memory/copy.h"
-#include "transport/shm/message_sizes.h"
-#include "transport/shm/shm_connection.h"
+#include "gradwire/base/clock.h"
+#include "gradwire/base/error.h"
+#include "gradwire/transport/shm/memory/copy.h"
+#include "gradwire/transport/shm/message_sizes.h"
+#include "gradwire/transport/shm/shm_connection.h"
 
 namespace gradwire::transport {
 namespace {

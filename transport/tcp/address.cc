@@ -1,4 +1,4 @@
-#include "transport/tcp/address.h"
+#include "gradwire/transport/tcp/address.h"
 
 #include <arpa/inet.h>
 #include <ifaddrs.h>
@@ -17,9 +17,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
-#include "base/error.h"
-#include "base/process/host.h"
-#include "transport/descriptor.h"
+#include "gradwire/base/error.h"
+#include "gradwire/base/process/host.h"
+#include "gradwire/transport/descriptor.h"
 
 namespace gradwire::transport {
 namespace {

@@ -1,4 +1,4 @@
-#include "transport/tcp/address.h"
+#include "gradwire/transport/tcp/address.h"
 
 #include <cstdlib>
 

@@ -1,13 +1,13 @@
-#include "transport/tcp/arrival.h"
+#include "gradwire/transport/tcp/arrival.h"
 
 #include <sys/socket.h>
 
 #include <cerrno>
 #include <utility>
 
-#include "base/clock.h"
-#include "base/log.h"
-#include "transport/tcp/tcp_connection.h"
+#include "gradwire/base/clock.h"
+#include "gradwire/base/log.h"
+#include "gradwire/transport/tcp/tcp_connection.h"
 
 namespace gradwire::transport {
 namespace {

@@ -4,11 +4,11 @@
 #include <memory>
 #include <string>
 
-#include "transport/descriptor.h"
-#include "transport/event_loop.h"
-#include "transport/tcp/preface.h"
-#include "transport/tcp/tcp_context.h"
-#include "transport/transport.h"
+#include "gradwire/transport/descriptor.h"
+#include "gradwire/transport/event_loop.h"
+#include "gradwire/transport/tcp/preface.h"
+#include "gradwire/transport/tcp/tcp_context.h"
+#include "gradwire/transport/transport.h"
 
 namespace gradwire::transport {
 

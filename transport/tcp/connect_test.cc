@@ -4,12 +4,12 @@
 
 #include <vector>
 
-#include "base/clock.h"
+#include "gradwire/base/clock.h"
+#include "gradwire/transport/descriptor.h"
+#include "gradwire/transport/recording_listener.h"
+#include "gradwire/transport/tcp/address.h"
+#include "gradwire/transport/tcp/tcp_transport.h"
 #include "gtest/gtest.h"
-#include "transport/descriptor.h"
-#include "transport/recording_listener.h"
-#include "transport/tcp/address.h"
-#include "transport/tcp/tcp_transport.h"
 
 namespace gradwire::transport {
 namespace {

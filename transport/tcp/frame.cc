@@ -1,11 +1,11 @@
-#include "transport/tcp/frame.h"
+#include "gradwire/transport/tcp/frame.h"
 
 #include <algorithm>
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
-#include "base/error.h"
-#include "transport/tcp/frame_format.h"
+#include "gradwire/base/error.h"
+#include "gradwire/transport/tcp/frame_format.h"
 
 namespace gradwire::transport {
 namespace {

@@ -12,9 +12,9 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "security/limits.h"
-#include "transport/buffer_pool.h"
-#include "transport/message.h"
+#include "gradwire/security/limits.h"
+#include "gradwire/transport/buffer_pool.h"
+#include "gradwire/transport/message.h"
 
 namespace gradwire::transport {
 

@@ -1,4 +1,4 @@
-#include "transport/tcp/frame.h"
+#include "gradwire/transport/tcp/frame.h"
 
 #include <algorithm>
 #include <cstring>

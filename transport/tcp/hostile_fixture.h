@@ -8,16 +8,16 @@
 #include <string>
 #include <vector>
 
-#include "base/clock.h"
-#include "base/mutex.h"
+#include "gradwire/base/clock.h"
+#include "gradwire/base/mutex.h"
+#include "gradwire/transport/descriptor.h"
+#include "gradwire/transport/process_counts.h"
+#include "gradwire/transport/recording_listener.h"
+#include "gradwire/transport/tcp/address.h"
+#include "gradwire/transport/tcp/frame.h"
+#include "gradwire/transport/tcp/preface.h"
+#include "gradwire/transport/tcp/tcp_transport.h"
 #include "gtest/gtest.h"
-#include "transport/descriptor.h"
-#include "transport/process_counts.h"
-#include "transport/recording_listener.h"
-#include "transport/tcp/address.h"
-#include "transport/tcp/frame.h"
-#include "transport/tcp/preface.h"
-#include "transport/tcp/tcp_transport.h"
 
 namespace gradwire::transport {
 

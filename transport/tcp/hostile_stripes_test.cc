@@ -4,8 +4,8 @@
 
 #include <utility>
 
-#include "transport/tcp/hostile_fixture.h"
-#include "transport/tcp/stripe_control.h"
+#include "gradwire/transport/tcp/hostile_fixture.h"
+#include "gradwire/transport/tcp/stripe_control.h"
 
 namespace gradwire::transport {
 namespace {

@@ -9,7 +9,7 @@
 #include <chrono>
 #include <thread>
 
-#include "transport/tcp/hostile_fixture.h"
+#include "gradwire/transport/tcp/hostile_fixture.h"
 
 namespace gradwire::transport {
 namespace {

@@ -1,4 +1,4 @@
-#include "transport/tcp/listening_socket.h"
+#include "gradwire/transport/tcp/listening_socket.h"
 
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -11,9 +11,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "base/error.h"
-#include "base/random_id.h"
-#include "transport/tcp/address.h"
+#include "gradwire/base/error.h"
+#include "gradwire/base/random_id.h"
+#include "gradwire/transport/tcp/address.h"
 
 namespace gradwire::transport {
 namespace {

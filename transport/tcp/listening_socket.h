@@ -4,7 +4,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
-#include "transport/descriptor.h"
+#include "gradwire/transport/descriptor.h"
 
 namespace gradwire::transport {
 

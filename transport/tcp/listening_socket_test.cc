@@ -1,4 +1,4 @@
-#include "transport/tcp/listening_socket.h"
+#include "gradwire/transport/tcp/listening_socket.h"
 
 #include <sys/socket.h>
 
@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "absl/strings/match.h"
-#include "base/free_port.h"
+#include "gradwire/base/free_port.h"
 #include "gtest/gtest.h"
 
 namespace gradwire::transport {

@@ -1,10 +1,10 @@
-#include "transport/tcp/preface.h"
+#include "gradwire/transport/tcp/preface.h"
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "base/random_id.h"
-#include "transport/tcp/frame.h"
-#include "transport/tcp/frame_format.h"
+#include "gradwire/base/random_id.h"
+#include "gradwire/transport/tcp/frame.h"
+#include "gradwire/transport/tcp/frame_format.h"
 
 namespace gradwire::transport {
 namespace {

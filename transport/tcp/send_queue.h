@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
-#include "transport/message.h"
-#include "transport/tcp/frame.h"
+#include "gradwire/transport/message.h"
+#include "gradwire/transport/tcp/frame.h"
 
 namespace gradwire::transport {
 

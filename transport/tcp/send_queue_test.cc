@@ -1,9 +1,9 @@
-#include "transport/tcp/send_queue.h"
+#include "gradwire/transport/tcp/send_queue.h"
 
 #include <cstring>
 
+#include "gradwire/transport/tcp/frame.h"
 #include "gtest/gtest.h"
-#include "transport/tcp/frame.h"
 
 namespace gradwire::transport {
 namespace {

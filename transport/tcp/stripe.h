@@ -5,9 +5,9 @@
 #include <deque>
 #include <memory>
 
-#include "transport/descriptor.h"
-#include "transport/event_loop.h"
-#include "transport/tcp/stripe_control.h"
+#include "gradwire/transport/descriptor.h"
+#include "gradwire/transport/event_loop.h"
+#include "gradwire/transport/tcp/stripe_control.h"
 
 namespace gradwire::transport {
 

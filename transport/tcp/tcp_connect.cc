@@ -10,9 +10,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/clock.h"
-#include "transport/refused.h"
-#include "transport/tcp/tcp_connection.h"
+#include "gradwire/base/clock.h"
+#include "gradwire/transport/refused.h"
+#include "gradwire/transport/tcp/tcp_connection.h"
 
 namespace gradwire::transport {
 namespace {

@@ -1,4 +1,4 @@
-#include "transport/tcp/tcp_connection.h"
+#include "gradwire/transport/tcp/tcp_connection.h"
 
 #include <sys/epoll.h>
 #include <sys/socket.h>
@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/clock.h"
+#include "gradwire/base/clock.h"
 
 namespace gradwire::transport {
 TcpConnection::TcpConnection(std::shared_ptr<TcpContext> context, std::string peer_address,

@@ -7,17 +7,17 @@
 #include <string>
 #include <vector>
 
-#include "base/mutex.h"
-#include "transport/connection.h"
-#include "transport/descriptor.h"
-#include "transport/event_loop.h"
-#include "transport/send_batch.h"
-#include "transport/tcp/address.h"
-#include "transport/tcp/frame.h"
-#include "transport/tcp/preface.h"
-#include "transport/tcp/send_queue.h"
-#include "transport/tcp/stripe.h"
-#include "transport/tcp/tcp_context.h"
+#include "gradwire/base/mutex.h"
+#include "gradwire/transport/connection.h"
+#include "gradwire/transport/descriptor.h"
+#include "gradwire/transport/event_loop.h"
+#include "gradwire/transport/send_batch.h"
+#include "gradwire/transport/tcp/address.h"
+#include "gradwire/transport/tcp/frame.h"
+#include "gradwire/transport/tcp/preface.h"
+#include "gradwire/transport/tcp/send_queue.h"
+#include "gradwire/transport/tcp/stripe.h"
+#include "gradwire/transport/tcp/tcp_context.h"
 
 namespace gradwire::transport {
 

@@ -6,11 +6,11 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
-#include "base/clock.h"
-#include "transport/buffer_pool.h"
-#include "transport/event_loop.h"
-#include "transport/tcp/preface.h"
-#include "transport/tcp/tcp_transport.h"
+#include "gradwire/base/clock.h"
+#include "gradwire/transport/buffer_pool.h"
+#include "gradwire/transport/event_loop.h"
+#include "gradwire/transport/tcp/preface.h"
+#include "gradwire/transport/tcp/tcp_transport.h"
 
 namespace gradwire::transport {
 

@@ -9,8 +9,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/error.h"
-#include "transport/tcp/tcp_connection.h"
+#include "gradwire/base/error.h"
+#include "gradwire/transport/tcp/tcp_connection.h"
 
 namespace gradwire::transport {
 namespace {

@@ -8,8 +8,8 @@
 #include <cerrno>
 #include <cstring>
 
-#include "base/clock.h"
-#include "transport/tcp/tcp_connection.h"
+#include "gradwire/base/clock.h"
+#include "gradwire/transport/tcp/tcp_connection.h"
 
 namespace gradwire::transport {
 namespace {

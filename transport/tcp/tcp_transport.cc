@@ -1,4 +1,4 @@
-#include "transport/tcp/tcp_transport.h"
+#include "gradwire/transport/tcp/tcp_transport.h"
 
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -9,16 +9,16 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/clock.h"
-#include "base/error.h"
-#include "base/mutex.h"
-#include "transport/acceptor.h"
-#include "transport/loop_thread.h"
-#include "transport/tcp/address.h"
-#include "transport/tcp/arrival.h"
-#include "transport/tcp/listening_socket.h"
-#include "transport/tcp/tcp_connection.h"
-#include "transport/tcp/tcp_context.h"
+#include "gradwire/base/clock.h"
+#include "gradwire/base/error.h"
+#include "gradwire/base/mutex.h"
+#include "gradwire/transport/acceptor.h"
+#include "gradwire/transport/loop_thread.h"
+#include "gradwire/transport/tcp/address.h"
+#include "gradwire/transport/tcp/arrival.h"
+#include "gradwire/transport/tcp/listening_socket.h"
+#include "gradwire/transport/tcp/tcp_connection.h"
+#include "gradwire/transport/tcp/tcp_context.h"
 
 namespace gradwire::transport {
 namespace {

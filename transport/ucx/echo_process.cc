@@ -6,7 +6,7 @@
 #include <cstdio>
 #include <string>
 
-#include "transport/ucx/ucx_transport.h"
+#include "gradwire/transport/ucx/ucx_transport.h"
 
 namespace gradwire::transport {
 namespace {

@@ -1,9 +1,9 @@
-#include "transport/ucx/optional_ucx.h"
+#include "gradwire/transport/ucx/optional_ucx.h"
 
 #include <utility>
 
-#include "base/error.h"
-#include "transport/ucx/ucx_transport.h"
+#include "gradwire/base/error.h"
+#include "gradwire/transport/ucx/ucx_transport.h"
 
 namespace gradwire::transport {
 

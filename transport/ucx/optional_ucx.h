@@ -3,9 +3,9 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
-#include "security/limits.h"
-#include "transport/event_loop.h"
-#include "transport/transport.h"
+#include "gradwire/security/limits.h"
+#include "gradwire/transport/event_loop.h"
+#include "gradwire/transport/transport.h"
 
 namespace gradwire::transport {
 

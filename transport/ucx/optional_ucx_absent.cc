@@ -1,4 +1,4 @@
-#include "transport/ucx/optional_ucx.h"
+#include "gradwire/transport/ucx/optional_ucx.h"
 
 namespace gradwire::transport {
 

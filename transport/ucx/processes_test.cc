@@ -13,10 +13,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
+#include "gradwire/transport/descriptor.h"
+#include "gradwire/transport/recording_listener.h"
+#include "gradwire/transport/ucx/ucx_transport.h"
 #include "gtest/gtest.h"
-#include "transport/descriptor.h"
-#include "transport/recording_listener.h"
-#include "transport/ucx/ucx_transport.h"
 
 namespace gradwire::transport {
 namespace {

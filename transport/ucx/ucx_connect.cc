@@ -3,8 +3,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/clock.h"
-#include "transport/ucx/ucx_connection.h"
+#include "gradwire/base/clock.h"
+#include "gradwire/transport/ucx/ucx_connection.h"
 
 namespace gradwire::transport {
 namespace {

@@ -1,9 +1,9 @@
-#include "transport/ucx/ucx_connection.h"
+#include "gradwire/transport/ucx/ucx_connection.h"
 
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/clock.h"
+#include "gradwire/base/clock.h"
 
 namespace gradwire::transport {
 

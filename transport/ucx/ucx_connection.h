@@ -11,12 +11,12 @@
 #include <string>
 #include <vector>
 
-#include "base/mutex.h"
-#include "transport/connection.h"
-#include "transport/tcp/address.h"
-#include "transport/ucx/ucx_context.h"
-#include "transport/ucx/ucx_frame.h"
-#include "transport/ucx/ucx_outgoing.h"
+#include "gradwire/base/mutex.h"
+#include "gradwire/transport/connection.h"
+#include "gradwire/transport/tcp/address.h"
+#include "gradwire/transport/ucx/ucx_context.h"
+#include "gradwire/transport/ucx/ucx_frame.h"
+#include "gradwire/transport/ucx/ucx_outgoing.h"
 
 namespace gradwire::transport {
 

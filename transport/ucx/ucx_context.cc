@@ -1,12 +1,12 @@
-#include "transport/ucx/ucx_context.h"
+#include "gradwire/transport/ucx/ucx_context.h"
 
 #include <utility>
 
-#include "base/clock.h"
-#include "base/error.h"
-#include "base/log.h"
-#include "transport/ucx/ucx_connection.h"
-#include "transport/ucx/ucx_listener.h"
+#include "gradwire/base/clock.h"
+#include "gradwire/base/error.h"
+#include "gradwire/base/log.h"
+#include "gradwire/transport/ucx/ucx_connection.h"
+#include "gradwire/transport/ucx/ucx_listener.h"
 
 namespace gradwire::transport {
 namespace {

@@ -11,10 +11,10 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/statusor.h"
-#include "transport/buffer_pool.h"
-#include "transport/event_loop.h"
-#include "transport/ucx/ucx_transport.h"
-#include "transport/ucx/ucx_worker.h"
+#include "gradwire/transport/buffer_pool.h"
+#include "gradwire/transport/event_loop.h"
+#include "gradwire/transport/ucx/ucx_transport.h"
+#include "gradwire/transport/ucx/ucx_worker.h"
 
 namespace gradwire::transport {
 

@@ -1,11 +1,11 @@
-#include "transport/ucx/ucx_frame.h"
+#include "gradwire/transport/ucx/ucx_frame.h"
 
 #include <cstring>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "base/error.h"
-#include "transport/tcp/frame.h"
+#include "gradwire/base/error.h"
+#include "gradwire/transport/tcp/frame.h"
 
 namespace gradwire::transport {
 namespace {

@@ -9,8 +9,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "security/limits.h"
-#include "transport/message.h"
+#include "gradwire/security/limits.h"
+#include "gradwire/transport/message.h"
 
 namespace gradwire::transport {
 

@@ -1,7 +1,7 @@
-#include "transport/ucx/ucx_frame.h"
+#include "gradwire/transport/ucx/ucx_frame.h"
 
+#include "gradwire/transport/recording_listener.h"
 #include "gtest/gtest.h"
-#include "transport/recording_listener.h"
 
 namespace gradwire::transport {
 namespace {

@@ -1,4 +1,4 @@
-#include "transport/ucx/ucx_listener.h"
+#include "gradwire/transport/ucx/ucx_listener.h"
 
 #include <netinet/in.h>
 
@@ -6,9 +6,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/error.h"
-#include "transport/tcp/address.h"
-#include "transport/ucx/ucx_connection.h"
+#include "gradwire/base/error.h"
+#include "gradwire/transport/tcp/address.h"
+#include "gradwire/transport/ucx/ucx_connection.h"
 
 namespace gradwire::transport {
 namespace {

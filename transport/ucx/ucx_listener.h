@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "transport/transport.h"
-#include "transport/ucx/ucx_context.h"
+#include "gradwire/transport/transport.h"
+#include "gradwire/transport/ucx/ucx_context.h"
 
 namespace gradwire::transport {
 

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "transport/message.h"
-#include "transport/ucx/ucx_frame.h"
+#include "gradwire/transport/message.h"
+#include "gradwire/transport/ucx/ucx_frame.h"
 
 namespace gradwire::transport {
 

@@ -1,19 +1,19 @@
-#include "transport/ucx/ucx_transport.h"
+#include "gradwire/transport/ucx/ucx_transport.h"
 
 #include <atomic>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/clock.h"
-#include "base/error.h"
-#include "base/mutex.h"
-#include "transport/loop_thread.h"
-#include "transport/tcp/address.h"
-#include "transport/ucx/ucx_connection.h"
-#include "transport/ucx/ucx_context.h"
-#include "transport/ucx/ucx_listener.h"
-#include "transport/ucx/ucx_worker.h"
+#include "gradwire/base/clock.h"
+#include "gradwire/base/error.h"
+#include "gradwire/base/mutex.h"
+#include "gradwire/transport/loop_thread.h"
+#include "gradwire/transport/tcp/address.h"
+#include "gradwire/transport/ucx/ucx_connection.h"
+#include "gradwire/transport/ucx/ucx_context.h"
+#include "gradwire/transport/ucx/ucx_listener.h"
+#include "gradwire/transport/ucx/ucx_worker.h"
 
 namespace gradwire::transport {
 namespace {

@@ -1,7 +1,7 @@
-#include "transport/ucx/ucx_transport.h"
+#include "gradwire/transport/ucx/ucx_transport.h"
 
+#include "gradwire/transport/conformance.h"
 #include "gtest/gtest.h"
-#include "transport/conformance.h"
 
 namespace gradwire::transport {
 namespace {

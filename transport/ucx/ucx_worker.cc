@@ -1,4 +1,4 @@
-#include "transport/ucx/ucx_worker.h"
+#include "gradwire/transport/ucx/ucx_worker.h"
 
 #include "absl/strings/str_cat.h"
 

@@ -4,9 +4,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/error.h"
-#include "transport/tcp/frame.h"
-#include "transport/ucx/ucx_connection.h"
+#include "gradwire/base/error.h"
+#include "gradwire/transport/tcp/frame.h"
+#include "gradwire/transport/ucx/ucx_connection.h"
 
 namespace gradwire::transport {
 namespace {

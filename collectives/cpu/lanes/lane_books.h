@@ -12,10 +12,10 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "base/future.h"
-#include "base/threads/executor.h"
-#include "collectives/cpu/lanes/lane.h"
-#include "collectives/cpu/span.h"
+#include "gradwire/base/future.h"
+#include "gradwire/base/threads/executor.h"
+#include "gradwire/collectives/cpu/lanes/lane.h"
+#include "gradwire/collectives/cpu/span.h"
 
 // What a LaneCore keeps of operations and of ranks. Guarded by LaneCore::mutex_.
 namespace gradwire::collectives::cpu {

@@ -1,8 +1,8 @@
-#include "collectives/cpu/lanes/lane_core.h"
+#include "gradwire/collectives/cpu/lanes/lane_core.h"
 
 #include <utility>
 
-#include "base/error.h"
+#include "gradwire/base/error.h"
 
 namespace gradwire::collectives::cpu {
 namespace {

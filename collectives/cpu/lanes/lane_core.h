@@ -10,12 +10,12 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/inlined_vector.h"
-#include "base/mutex.h"
-#include "collectives/cpu/host_memory.h"
-#include "collectives/cpu/lanes/lane.h"
-#include "collectives/cpu/lanes/lane_books.h"
-#include "collectives/cpu/lanes/lanes.h"
-#include "collectives/cpu/mesh/matcher.h"
+#include "gradwire/base/mutex.h"
+#include "gradwire/collectives/cpu/host_memory.h"
+#include "gradwire/collectives/cpu/lanes/lane.h"
+#include "gradwire/collectives/cpu/lanes/lane_books.h"
+#include "gradwire/collectives/cpu/lanes/lanes.h"
+#include "gradwire/collectives/cpu/mesh/matcher.h"
 
 namespace gradwire::collectives::cpu {
 

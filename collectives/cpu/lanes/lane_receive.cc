@@ -5,9 +5,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/error.h"
-#include "base/log.h"
-#include "collectives/cpu/lanes/lane_core.h"
+#include "gradwire/base/error.h"
+#include "gradwire/base/log.h"
+#include "gradwire/collectives/cpu/lanes/lane_core.h"
 
 namespace gradwire::collectives::cpu {
 namespace {

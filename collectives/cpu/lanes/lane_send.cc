@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/error.h"
-#include "collectives/cpu/lanes/lane_core.h"
+#include "gradwire/base/error.h"
+#include "gradwire/collectives/cpu/lanes/lane_core.h"
 
 namespace gradwire::collectives::cpu {
 namespace {

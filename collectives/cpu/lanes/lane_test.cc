@@ -1,4 +1,4 @@
-#include "collectives/cpu/lanes/lane.h"
+#include "gradwire/collectives/cpu/lanes/lane.h"
 
 #include <cstring>
 #include <memory>

@@ -9,9 +9,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/clock.h"
-#include "base/threads/poller.h"
-#include "collectives/cpu/lanes/lane_core.h"
+#include "gradwire/base/clock.h"
+#include "gradwire/base/threads/poller.h"
+#include "gradwire/collectives/cpu/lanes/lane_core.h"
 
 namespace gradwire::collectives::cpu {
 namespace {

@@ -1,9 +1,9 @@
-#include "collectives/cpu/lanes/lanes.h"
+#include "gradwire/collectives/cpu/lanes/lanes.h"
 
 #include <utility>
 
-#include "base/error.h"
-#include "collectives/cpu/lanes/lane_core.h"
+#include "gradwire/base/error.h"
+#include "gradwire/collectives/cpu/lanes/lane_core.h"
 
 namespace gradwire::collectives::cpu {
 

@@ -7,10 +7,10 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "base/future.h"
-#include "base/threads/executor.h"
-#include "collectives/cpu/span.h"
-#include "store/store.h"
+#include "gradwire/base/future.h"
+#include "gradwire/base/threads/executor.h"
+#include "gradwire/collectives/cpu/span.h"
+#include "gradwire/store/store.h"
 
 namespace gradwire::collectives::cpu {
 

@@ -3,8 +3,8 @@
 
 #include <atomic>
 
-#include "collectives/cpu/lanes/lanes_test_group.h"
-#include "store/file_store.h"
+#include "gradwire/collectives/cpu/lanes/lanes_test_group.h"
+#include "gradwire/store/file_store.h"
 
 namespace gradwire::collectives::cpu {
 namespace {

@@ -1,9 +1,9 @@
 // A member that writes into its lanes whatever it likes.
 #include <functional>
 
-#include "collectives/cpu/host_memory.h"
-#include "collectives/cpu/lanes/lane_core.h"
-#include "collectives/cpu/lanes/lanes_test_group.h"
+#include "gradwire/collectives/cpu/host_memory.h"
+#include "gradwire/collectives/cpu/lanes/lane_core.h"
+#include "gradwire/collectives/cpu/lanes/lanes_test_group.h"
 
 namespace gradwire::collectives::cpu {
 namespace {

@@ -1,10 +1,10 @@
-#include "collectives/cpu/lanes/lanes.h"
+#include "gradwire/collectives/cpu/lanes/lanes.h"
 
 #include <algorithm>
 #include <atomic>
 #include <cstring>
 
-#include "collectives/cpu/lanes/lanes_test_group.h"
+#include "gradwire/collectives/cpu/lanes/lanes_test_group.h"
 
 namespace gradwire::collectives::cpu {
 namespace {

@@ -6,10 +6,10 @@
 #include <utility>
 #include <vector>
 
-#include "base/clock.h"
-#include "collectives/cpu/lanes/lanes.h"
+#include "gradwire/base/clock.h"
+#include "gradwire/collectives/cpu/lanes/lanes.h"
+#include "gradwire/store/hash_store.h"
 #include "gtest/gtest.h"
-#include "store/hash_store.h"
 
 // What the tests of Lanes have in common.
 namespace gradwire::collectives::cpu {

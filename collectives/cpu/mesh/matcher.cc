@@ -1,4 +1,4 @@
-#include "collectives/cpu/mesh/matcher.h"
+#include "gradwire/collectives/cpu/mesh/matcher.h"
 
 #include <algorithm>
 

@@ -13,7 +13,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
-#include "collectives/cpu/mesh/mesh_wire.h"
+#include "gradwire/collectives/cpu/mesh/mesh_wire.h"
 
 namespace gradwire::collectives::cpu {
 

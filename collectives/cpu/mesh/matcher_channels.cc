@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "collectives/cpu/mesh/matcher.h"
+#include "gradwire/collectives/cpu/mesh/matcher.h"
 
 namespace gradwire::collectives::cpu {
 

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "collectives/cpu/mesh/matcher.h"
+#include "gradwire/collectives/cpu/mesh/matcher.h"
 #include "gtest/gtest.h"
 
 namespace gradwire::collectives::cpu {

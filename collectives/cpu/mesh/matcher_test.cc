@@ -1,9 +1,9 @@
-#include "collectives/cpu/mesh/matcher.h"
+#include "gradwire/collectives/cpu/mesh/matcher.h"
 
 #include <cstdint>
 #include <string>
 
-#include "collectives/cpu/mesh/matcher_fixture.h"
+#include "gradwire/collectives/cpu/mesh/matcher_fixture.h"
 #include "gtest/gtest.h"
 
 namespace gradwire::collectives::cpu {

@@ -9,11 +9,11 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "base/future.h"
-#include "base/threads/executor.h"
-#include "collectives/cpu/span.h"
-#include "security/limits.h"
-#include "store/store.h"
+#include "gradwire/base/future.h"
+#include "gradwire/base/threads/executor.h"
+#include "gradwire/collectives/cpu/span.h"
+#include "gradwire/security/limits.h"
+#include "gradwire/store/store.h"
 
 namespace gradwire::collectives::cpu {
 

@@ -10,10 +10,10 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "base/future.h"
-#include "base/threads/executor.h"
-#include "collectives/cpu/mesh/mesh_link.h"
-#include "collectives/cpu/span.h"
+#include "gradwire/base/future.h"
+#include "gradwire/base/threads/executor.h"
+#include "gradwire/collectives/cpu/mesh/mesh_link.h"
+#include "gradwire/collectives/cpu/span.h"
 
 // What a MeshCore keeps of operations and of ranks.
 namespace gradwire::collectives::cpu {

@@ -1,15 +1,15 @@
-#include "collectives/cpu/mesh/mesh_core.h"
+#include "gradwire/collectives/cpu/mesh/mesh_core.h"
 
 #include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/clock.h"
-#include "base/error.h"
-#include "base/log.h"
-#include "base/random_id.h"
-#include "transport/shm/shm_transport.h"
-#include "transport/tcp/tcp_transport.h"
+#include "gradwire/base/clock.h"
+#include "gradwire/base/error.h"
+#include "gradwire/base/log.h"
+#include "gradwire/base/random_id.h"
+#include "gradwire/transport/shm/shm_transport.h"
+#include "gradwire/transport/tcp/tcp_transport.h"
 
 namespace gradwire::collectives::cpu {
 namespace {

@@ -2,8 +2,8 @@
 #include <string>
 #include <thread>
 
-#include "collectives/cpu/mesh/mesh.h"
-#include "collectives/cpu/mesh/mesh_test_world.h"
+#include "gradwire/collectives/cpu/mesh/mesh.h"
+#include "gradwire/collectives/cpu/mesh/mesh_test_world.h"
 #include "gtest/gtest.h"
 
 namespace gradwire::collectives::cpu {

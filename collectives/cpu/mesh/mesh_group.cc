@@ -1,4 +1,4 @@
-#include "collectives/cpu/mesh/mesh_group.h"
+#include "gradwire/collectives/cpu/mesh/mesh_group.h"
 
 #include <algorithm>
 #include <cstring>
@@ -6,9 +6,9 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
-#include "base/clock.h"
-#include "base/error.h"
-#include "base/mutex.h"
+#include "gradwire/base/clock.h"
+#include "gradwire/base/error.h"
+#include "gradwire/base/mutex.h"
 
 namespace gradwire::collectives::cpu {
 namespace {

@@ -10,9 +10,9 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
-#include "collectives/cpu/mesh/mesh.h"
-#include "collectives/cpu/mesh/mesh_operation.h"
-#include "collectives/cpu/span.h"
+#include "gradwire/collectives/cpu/mesh/mesh.h"
+#include "gradwire/collectives/cpu/mesh/mesh_operation.h"
+#include "gradwire/collectives/cpu/span.h"
 
 namespace gradwire::collectives::cpu {
 

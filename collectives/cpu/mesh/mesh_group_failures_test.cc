@@ -4,10 +4,10 @@
 #include <utility>
 #include <vector>
 
-#include "base/clock.h"
-#include "collectives/cpu/mesh/mesh_group.h"
-#include "collectives/cpu/mesh/mesh_group_test_world.h"
-#include "collectives/cpu/plain_reducer.h"
+#include "gradwire/base/clock.h"
+#include "gradwire/collectives/cpu/mesh/mesh_group.h"
+#include "gradwire/collectives/cpu/mesh/mesh_group_test_world.h"
+#include "gradwire/collectives/cpu/plain_reducer.h"
 #include "gtest/gtest.h"
 
 namespace gradwire::collectives::cpu {

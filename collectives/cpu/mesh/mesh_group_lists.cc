@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/error.h"
-#include "collectives/cpu/mesh/mesh_group.h"
+#include "gradwire/base/error.h"
+#include "gradwire/collectives/cpu/mesh/mesh_group.h"
 
 namespace gradwire::collectives::cpu {
 namespace {

@@ -1,4 +1,4 @@
-#include "collectives/cpu/mesh/mesh_group.h"
+#include "gradwire/collectives/cpu/mesh/mesh_group.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -9,10 +9,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "collectives/cpu/mesh/mesh_group_test_world.h"
-#include "collectives/cpu/plain_reducer.h"
+#include "gradwire/collectives/cpu/mesh/mesh_group_test_world.h"
+#include "gradwire/collectives/cpu/plain_reducer.h"
+#include "gradwire/transport/process_counts.h"
 #include "gtest/gtest.h"
-#include "transport/process_counts.h"
 
 namespace gradwire::collectives::cpu {
 namespace {

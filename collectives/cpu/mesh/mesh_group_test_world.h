@@ -11,10 +11,10 @@
 #include <utility>
 #include <vector>
 
-#include "base/clock.h"
-#include "collectives/cpu/mesh/mesh_group.h"
+#include "gradwire/base/clock.h"
+#include "gradwire/collectives/cpu/mesh/mesh_group.h"
+#include "gradwire/store/hash_store.h"
 #include "gtest/gtest.h"
-#include "store/hash_store.h"
 
 // What the tests of MeshGroup have in common.
 namespace gradwire::collectives::cpu {

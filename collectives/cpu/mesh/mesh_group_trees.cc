@@ -2,8 +2,8 @@
 
 #include <vector>
 
-#include "base/error.h"
-#include "collectives/cpu/mesh/mesh_group.h"
+#include "gradwire/base/error.h"
+#include "gradwire/collectives/cpu/mesh/mesh_group.h"
 
 namespace gradwire::collectives::cpu {
 

@@ -10,12 +10,12 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "collectives/cpu/mesh/mesh.h"
-#include "collectives/cpu/mesh/mesh_test_world.h"
-#include "collectives/cpu/mesh/mesh_wire.h"
+#include "gradwire/collectives/cpu/mesh/mesh.h"
+#include "gradwire/collectives/cpu/mesh/mesh_test_world.h"
+#include "gradwire/collectives/cpu/mesh/mesh_wire.h"
+#include "gradwire/transport/recording_listener.h"
+#include "gradwire/transport/tcp/tcp_transport.h"
 #include "gtest/gtest.h"
-#include "transport/recording_listener.h"
-#include "transport/tcp/tcp_transport.h"
 
 namespace gradwire::collectives::cpu {
 namespace {

@@ -4,8 +4,8 @@
 #include <string>
 #include <utility>
 
-#include "base/clock.h"
-#include "transport/connection.h"
+#include "gradwire/base/clock.h"
+#include "gradwire/transport/connection.h"
 
 namespace gradwire::collectives::cpu {
 

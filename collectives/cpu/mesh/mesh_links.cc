@@ -5,10 +5,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "base/clock.h"
-#include "base/error.h"
-#include "base/log.h"
-#include "collectives/cpu/mesh/mesh_core.h"
+#include "gradwire/base/clock.h"
+#include "gradwire/base/error.h"
+#include "gradwire/base/log.h"
+#include "gradwire/collectives/cpu/mesh/mesh_core.h"
 
 namespace gradwire::collectives::cpu {
 namespace {

@@ -1,8 +1,8 @@
-#include "collectives/cpu/mesh/mesh_operation.h"
+#include "gradwire/collectives/cpu/mesh/mesh_operation.h"
 
 #include <algorithm>
 
-#include "base/error.h"
+#include "gradwire/base/error.h"
 
 namespace gradwire::collectives::cpu {
 

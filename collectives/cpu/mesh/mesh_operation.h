@@ -8,9 +8,9 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "base/future.h"
-#include "collectives/cpu/mesh/mesh.h"
-#include "collectives/cpu/span.h"
+#include "gradwire/base/future.h"
+#include "gradwire/collectives/cpu/mesh/mesh.h"
+#include "gradwire/collectives/cpu/span.h"
 
 namespace gradwire::collectives::cpu {
 

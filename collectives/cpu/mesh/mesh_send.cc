@@ -4,9 +4,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/clock.h"
-#include "base/error.h"
-#include "collectives/cpu/mesh/mesh_core.h"
+#include "gradwire/base/clock.h"
+#include "gradwire/base/error.h"
+#include "gradwire/collectives/cpu/mesh/mesh_core.h"
 
 namespace gradwire::collectives::cpu {
 namespace {

@@ -1,4 +1,4 @@
-#include "collectives/cpu/mesh/mesh.h"
+#include "gradwire/collectives/cpu/mesh/mesh.h"
 
 #include <algorithm>
 #include <cstring>
@@ -6,7 +6,7 @@
 #include <thread>
 #include <vector>
 
-#include "collectives/cpu/mesh/mesh_test_world.h"
+#include "gradwire/collectives/cpu/mesh/mesh_test_world.h"
 #include "gtest/gtest.h"
 
 namespace gradwire::collectives::cpu {

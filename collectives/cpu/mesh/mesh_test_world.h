@@ -7,11 +7,11 @@
 #include <utility>
 #include <vector>
 
-#include "base/clock.h"
-#include "collectives/cpu/mesh/mesh.h"
+#include "gradwire/base/clock.h"
+#include "gradwire/collectives/cpu/mesh/mesh.h"
+#include "gradwire/store/hash_store.h"
+#include "gradwire/transport/process_counts.h"
 #include "gtest/gtest.h"
-#include "store/hash_store.h"
-#include "transport/process_counts.h"
 
 // What the tests of Mesh have in common.
 namespace gradwire::collectives::cpu {

@@ -1,4 +1,4 @@
-#include "collectives/cpu/mesh/mesh_wire.h"
+#include "gradwire/collectives/cpu/mesh/mesh_wire.h"
 
 #include "absl/strings/str_cat.h"
 

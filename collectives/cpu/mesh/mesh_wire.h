@@ -6,7 +6,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "transport/message.h"
+#include "gradwire/transport/message.h"
 
 // What the ranks of a mesh say to one another: this file is the protocol's specification.
 //

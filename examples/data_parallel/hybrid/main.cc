@@ -15,14 +15,14 @@
 #include "absl/flags/parse.h"
 #include "absl/flags/usage.h"
 #include "absl/strings/str_cat.h"
-#include "base/error.h"
-#include "codec/codec_containers.h"
-#include "collectives/world.h"
 #include "examples/data_parallel/hybrid/table.h"
 #include "examples/data_parallel/hybrid/trainer.h"
-#include "rpc/call.h"
-#include "rpc/init_rpc.h"
-#include "tools/launch_info.h"
+#include "gradwire/base/error.h"
+#include "gradwire/codec/codec_containers.h"
+#include "gradwire/collectives/world.h"
+#include "gradwire/rpc/call.h"
+#include "gradwire/rpc/init_rpc.h"
+#include "gradwire/tools/launch_info.h"
 
 ABSL_FLAG(int, epochs, 15, "how often to go through the data");
 ABSL_FLAG(int, batch, 32, "samples in a step, on each trainer");

@@ -2,7 +2,7 @@
 
 #include <ATen/ATen.h>
 
-#include "rpc/remote_module.h"
+#include "gradwire/rpc/remote_module.h"
 
 namespace gradwire::examples {
 

@@ -7,17 +7,17 @@
 #include <memory>
 #include <vector>
 
-#include "autograd/autograd.h"
-#include "autograd/context.h"
-#include "autograd/distributed_optimizer.h"
-#include "base/error.h"
-#include "data_parallel/distributed_data_parallel.h"
-#include "data_parallel/distributed_sampler.h"
 #include "examples/data/dataset.h"
 #include "examples/data_parallel/agreement.h"
 #include "examples/data_parallel/network.h"
-#include "rpc/registration.h"
-#include "rpc/remote_module.h"
+#include "gradwire/autograd/autograd.h"
+#include "gradwire/autograd/context.h"
+#include "gradwire/autograd/distributed_optimizer.h"
+#include "gradwire/base/error.h"
+#include "gradwire/data_parallel/distributed_data_parallel.h"
+#include "gradwire/data_parallel/distributed_sampler.h"
+#include "gradwire/rpc/registration.h"
+#include "gradwire/rpc/remote_module.h"
 
 namespace gradwire::examples {
 

@@ -4,9 +4,9 @@
 #include <tuple>
 #include <utility>
 
-#include "collectives/world.h"
 #include "examples/data_parallel/hybrid/table.h"
-#include "rpc/rref.h"
+#include "gradwire/collectives/world.h"
+#include "gradwire/rpc/rref.h"
 
 namespace gradwire::examples {
 

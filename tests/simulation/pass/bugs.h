@@ -2,7 +2,7 @@
 
 #include <string_view>
 
-#include "autograd/deliberate_bug.h"
+#include "gradwire/autograd/deliberate_bug.h"
 
 namespace gradwire::pass_simulation {
 

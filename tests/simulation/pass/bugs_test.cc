@@ -1,11 +1,11 @@
-#include "tests/simulation/pass/bugs.h"
+#include "gradwire/tests/simulation/pass/bugs.h"
 
 #include <iostream>
 #include <string>
 
+#include "gradwire/tests/simulation/instrumented.h"
+#include "gradwire/tests/simulation/pass/world.h"
 #include "gtest/gtest.h"
-#include "tests/simulation/instrumented.h"
-#include "tests/simulation/pass/world.h"
 
 // The simulator is worth what it notices: each mistake that the machines can be built with must be found.
 namespace gradwire::pass_simulation {

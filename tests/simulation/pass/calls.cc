@@ -2,7 +2,7 @@
 // to be lost; so it may arrive more than once. At its caller it ends once.
 #include <utility>
 
-#include "tests/simulation/pass/world.h"
+#include "gradwire/tests/simulation/pass/world.h"
 
 namespace gradwire::pass_simulation {
 

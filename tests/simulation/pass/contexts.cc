@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "tests/simulation/pass/world.h"
+#include "gradwire/tests/simulation/pass/world.h"
 
 namespace gradwire::pass_simulation {
 

@@ -1,4 +1,4 @@
-#include "tests/simulation/pass/coverage.h"
+#include "gradwire/tests/simulation/pass/coverage.h"
 
 namespace gradwire::pass_simulation {
 namespace {
@@ -25,10 +25,10 @@ Coverage::Coverage()
                 "origin lost", "other lost"}},
           },
           {
-#include "tests/simulation/pass/impossible.inc"
+#include "gradwire/tests/simulation/pass/impossible.inc"
           },
           {
-#include "tests/simulation/pass/rare.inc"
+#include "gradwire/tests/simulation/pass/rare.inc"
           }) {
 }
 

@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "tests/simulation/coverage_table.h"
+#include "gradwire/tests/simulation/coverage_table.h"
 
 namespace gradwire::pass_simulation {
 

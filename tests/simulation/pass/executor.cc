@@ -1,4 +1,4 @@
-#include "tests/simulation/pass/executor.h"
+#include "gradwire/tests/simulation/pass/executor.h"
 
 #include <algorithm>
 #include <utility>

@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "tests/simulation/pass/graph.h"
+#include "gradwire/tests/simulation/pass/graph.h"
 
 namespace gradwire::pass_simulation {
 

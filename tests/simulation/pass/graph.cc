@@ -1,4 +1,4 @@
-#include "tests/simulation/pass/graph.h"
+#include "gradwire/tests/simulation/pass/graph.h"
 
 #include <algorithm>
 

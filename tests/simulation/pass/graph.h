@@ -5,8 +5,8 @@
 #include <utility>
 #include <vector>
 
-#include "autograd/graph/onward.h"
-#include "tests/simulation/random.h"
+#include "gradwire/autograd/graph/onward.h"
+#include "gradwire/tests/simulation/random.h"
 
 // The protocol of a backward pass under a seeded scheduler: the production state machines, and what drives them without
 // threads, tensors or sockets.

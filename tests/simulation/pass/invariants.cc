@@ -2,7 +2,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/string_view.h"
-#include "tests/simulation/pass/world.h"
+#include "gradwire/tests/simulation/pass/world.h"
 
 namespace gradwire::pass_simulation {
 

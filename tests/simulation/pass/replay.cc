@@ -6,8 +6,8 @@
 #include <string>
 #include <string_view>
 
-#include "tests/simulation/pass/bugs.h"
-#include "tests/simulation/pass/world.h"
+#include "gradwire/tests/simulation/pass/bugs.h"
+#include "gradwire/tests/simulation/pass/world.h"
 
 // Runs one schedule and prints what happened: replay --seed=N [--bug=NAME] [--search=COUNT]. With --search it is, of COUNT
 // schedules from N on, the shortest that goes wrong. It is built with the switch for deliberate bugs; without --bug the

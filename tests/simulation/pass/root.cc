@@ -2,7 +2,7 @@
 #include <utility>
 
 #include "absl/container/btree_set.h"
-#include "tests/simulation/pass/world.h"
+#include "gradwire/tests/simulation/pass/world.h"
 
 namespace gradwire::pass_simulation {
 

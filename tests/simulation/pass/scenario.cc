@@ -1,4 +1,4 @@
-#include "tests/simulation/pass/scenario.h"
+#include "gradwire/tests/simulation/pass/scenario.h"
 
 namespace gradwire::pass_simulation {
 

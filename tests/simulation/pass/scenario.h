@@ -2,8 +2,8 @@
 
 #include <cstdint>
 
-#include "tests/simulation/pass/scheduler.h"
-#include "tests/simulation/random.h"
+#include "gradwire/tests/simulation/pass/scheduler.h"
+#include "gradwire/tests/simulation/random.h"
 
 namespace gradwire::pass_simulation {
 

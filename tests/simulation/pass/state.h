@@ -7,11 +7,11 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "autograd/context/context_table.h"
-#include "autograd/pass/pass_state.h"
-#include "autograd/pass/plan.h"
-#include "tests/simulation/pass/executor.h"
-#include "tests/simulation/pass/graph.h"
+#include "gradwire/autograd/context/context_table.h"
+#include "gradwire/autograd/pass/pass_state.h"
+#include "gradwire/autograd/pass/plan.h"
+#include "gradwire/tests/simulation/pass/executor.h"
+#include "gradwire/tests/simulation/pass/graph.h"
 
 // What there is in a simulated group.
 namespace gradwire::pass_simulation {

@@ -1,4 +1,4 @@
-#include "tests/simulation/pass/world.h"
+#include "gradwire/tests/simulation/pass/world.h"
 
 #include <utility>
 

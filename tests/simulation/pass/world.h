@@ -7,12 +7,12 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "autograd/graph/onward.h"
-#include "tests/simulation/pass/coverage.h"
-#include "tests/simulation/pass/graph.h"
-#include "tests/simulation/pass/scenario.h"
-#include "tests/simulation/pass/scheduler.h"
-#include "tests/simulation/pass/state.h"
+#include "gradwire/autograd/graph/onward.h"
+#include "gradwire/tests/simulation/pass/coverage.h"
+#include "gradwire/tests/simulation/pass/graph.h"
+#include "gradwire/tests/simulation/pass/scenario.h"
+#include "gradwire/tests/simulation/pass/scheduler.h"
+#include "gradwire/tests/simulation/pass/state.h"
 
 namespace gradwire::pass_simulation {
 

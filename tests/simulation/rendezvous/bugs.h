@@ -2,7 +2,7 @@
 
 #include <string_view>
 
-#include "tools/launch/rendezvous/deliberate_bug.h"
+#include "gradwire/tools/launch/rendezvous/deliberate_bug.h"
 
 namespace gradwire::rendezvous_simulation {
 

@@ -1,11 +1,11 @@
-#include "tests/simulation/rendezvous/bugs.h"
+#include "gradwire/tests/simulation/rendezvous/bugs.h"
 
 #include <iostream>
 #include <string>
 
+#include "gradwire/tests/simulation/instrumented.h"
+#include "gradwire/tests/simulation/rendezvous/world.h"
 #include "gtest/gtest.h"
-#include "tests/simulation/instrumented.h"
-#include "tests/simulation/rendezvous/world.h"
 
 // The simulation is worth what it notices: each mistake that the machine can be built with must be found.
 namespace gradwire::rendezvous_simulation {

@@ -1,4 +1,4 @@
-#include "tests/simulation/rendezvous/coverage.h"
+#include "gradwire/tests/simulation/rendezvous/coverage.h"
 
 namespace gradwire::rendezvous_simulation {
 
@@ -42,10 +42,10 @@ Coverage::Coverage()
                        "a change takes effect after it was given up",
                        "a change meets another record"}}},
                     {
-#include "tests/simulation/rendezvous/impossible.inc"
+#include "gradwire/tests/simulation/rendezvous/impossible.inc"
                     },
                     {
-#include "tests/simulation/rendezvous/rare.inc"
+#include "gradwire/tests/simulation/rendezvous/rare.inc"
                     }) {
 }
 

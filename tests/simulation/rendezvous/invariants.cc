@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "tests/simulation/rendezvous/world.h"
+#include "gradwire/tests/simulation/rendezvous/world.h"
 
 namespace gradwire::rendezvous_simulation {
 namespace {

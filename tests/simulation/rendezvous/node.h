@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "tests/simulation/rendezvous/scheduler.h"
-#include "tools/launch/rendezvous/rendezvous.h"
+#include "gradwire/tests/simulation/rendezvous/scheduler.h"
+#include "gradwire/tools/launch/rendezvous/rendezvous.h"
 
 namespace gradwire::rendezvous_simulation {
 

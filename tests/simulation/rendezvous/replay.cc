@@ -6,8 +6,8 @@
 #include <string_view>
 #include <vector>
 
-#include "tests/simulation/rendezvous/bugs.h"
-#include "tests/simulation/rendezvous/world.h"
+#include "gradwire/tests/simulation/rendezvous/bugs.h"
+#include "gradwire/tests/simulation/rendezvous/world.h"
 
 // Runs one schedule and prints what happened: replay --seed=N [--bug=NAME]. It is built with the switch for deliberate
 // bugs; without --bug the machine does what it does in production.

@@ -1,4 +1,4 @@
-#include "tests/simulation/rendezvous/scenario.h"
+#include "gradwire/tests/simulation/rendezvous/scenario.h"
 
 namespace gradwire::rendezvous_simulation {
 

@@ -4,9 +4,9 @@
 #include <optional>
 #include <vector>
 
-#include "tests/simulation/random.h"
-#include "tests/simulation/rendezvous/scheduler.h"
-#include "tools/launch/rendezvous/types.h"
+#include "gradwire/tests/simulation/random.h"
+#include "gradwire/tests/simulation/rendezvous/scheduler.h"
+#include "gradwire/tools/launch/rendezvous/types.h"
 
 namespace gradwire::rendezvous_simulation {
 

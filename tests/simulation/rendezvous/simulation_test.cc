@@ -2,9 +2,9 @@
 #include <iostream>
 #include <string>
 
+#include "gradwire/tests/simulation/rendezvous/world.h"
+#include "gradwire/tests/simulation/run_options.h"
 #include "gtest/gtest.h"
-#include "tests/simulation/rendezvous/world.h"
-#include "tests/simulation/run_options.h"
 
 namespace gradwire::rendezvous_simulation {
 namespace {

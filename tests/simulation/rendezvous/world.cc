@@ -1,4 +1,4 @@
-#include "tests/simulation/rendezvous/world.h"
+#include "gradwire/tests/simulation/rendezvous/world.h"
 
 #include <algorithm>
 

@@ -11,12 +11,12 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "tests/simulation/random.h"
-#include "tests/simulation/rendezvous/coverage.h"
-#include "tests/simulation/rendezvous/node.h"
-#include "tests/simulation/rendezvous/scenario.h"
-#include "tests/simulation/rendezvous/scheduler.h"
-#include "tools/launch/rendezvous/record.h"
+#include "gradwire/tests/simulation/random.h"
+#include "gradwire/tests/simulation/rendezvous/coverage.h"
+#include "gradwire/tests/simulation/rendezvous/node.h"
+#include "gradwire/tests/simulation/rendezvous/scenario.h"
+#include "gradwire/tests/simulation/rendezvous/scheduler.h"
+#include "gradwire/tools/launch/rendezvous/record.h"
 
 namespace gradwire::rendezvous_simulation {
 

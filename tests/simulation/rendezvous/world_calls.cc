@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "tests/simulation/rendezvous/world.h"
+#include "gradwire/tests/simulation/rendezvous/world.h"
 
 namespace gradwire::rendezvous_simulation {
 namespace {

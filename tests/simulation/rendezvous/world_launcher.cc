@@ -1,6 +1,6 @@
 #include <utility>
 
-#include "tests/simulation/rendezvous/world.h"
+#include "gradwire/tests/simulation/rendezvous/world.h"
 
 namespace gradwire::rendezvous_simulation {
 

@@ -1,4 +1,4 @@
-#include "tools/bench/collectives/collective_loop.h"
+#include "gradwire/tools/bench/collectives/collective_loop.h"
 
 #include <stdexcept>
 #include <string>
@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "gmock/gmock.h"
+#include "gradwire/tools/bench/collectives/collective_page.h"
 #include "gtest/gtest.h"
-#include "tools/bench/collectives/collective_page.h"
 
 namespace gradwire::bench {
 namespace {

@@ -1,4 +1,4 @@
-#include "tools/bench/collectives/collective_member.h"
+#include "gradwire/tools/bench/collectives/collective_member.h"
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/zeros.h>

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "tools/bench/collectives/collective_page.h"
-#include "tools/bench/run/participant.h"
+#include "gradwire/tools/bench/collectives/collective_page.h"
+#include "gradwire/tools/bench/run/participant.h"
 
 namespace gradwire::bench {
 

@@ -1,4 +1,4 @@
-#include "tools/bench/collectives/collective_page.h"
+#include "gradwire/tools/bench/collectives/collective_page.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>

@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "tools/bench/collectives/collective_loop.h"
+#include "gradwire/tools/bench/collectives/collective_loop.h"
 
 namespace gradwire::bench {
 

@@ -5,7 +5,7 @@
 #include <thread>
 #include <vector>
 
-#include "tools/bench/collectives/collective_member.h"
+#include "gradwire/tools/bench/collectives/collective_member.h"
 
 namespace gradwire::bench {
 namespace {

@@ -2,7 +2,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
-#include "tools/bench/collectives/collective_member.h"
+#include "gradwire/tools/bench/collectives/collective_member.h"
 
 namespace gradwire::bench {
 namespace {

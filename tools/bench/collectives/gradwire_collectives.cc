@@ -1,8 +1,8 @@
 #include <stdexcept>
 
-#include "collectives/collectives.h"
-#include "store/tcp_store.h"
-#include "tools/bench/collectives/collective_member.h"
+#include "gradwire/collectives/collectives.h"
+#include "gradwire/store/tcp_store.h"
+#include "gradwire/tools/bench/collectives/collective_member.h"
 
 namespace gradwire::bench {
 namespace {

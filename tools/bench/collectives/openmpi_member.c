@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #ifndef COLLECTIVE_LOOP_INCLUDED
-#include "tools/bench/collectives/collective_loop.h"
+#include "gradwire/tools/bench/collectives/collective_loop.h"
 #endif
 
 static void call(void* context) {

@@ -19,8 +19,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "tools/bench/collectives/collective_member.h"
-#include "tools/bench/collectives/openmpi_source.h"
+#include "gradwire/tools/bench/collectives/collective_member.h"
+#include "gradwire/tools/bench/collectives/openmpi_source.h"
 
 namespace gradwire::bench {
 namespace {

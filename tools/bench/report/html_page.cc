@@ -1,4 +1,4 @@
-#include "tools/bench/report/html_page.h"
+#include "gradwire/tools/bench/report/html_page.h"
 
 #include <algorithm>
 #include <map>
@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
-#include "tools/bench/report/svg_plot.h"
+#include "gradwire/tools/bench/report/svg_plot.h"
 
 namespace gradwire::bench {
 namespace {

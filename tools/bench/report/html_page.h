@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "tools/bench/report/report.h"
+#include "gradwire/tools/bench/report/report.h"
 
 namespace gradwire::bench {
 

@@ -1,8 +1,8 @@
-#include "tools/bench/report/html_page.h"
+#include "gradwire/tools/bench/report/html_page.h"
 
 #include "gmock/gmock.h"
+#include "gradwire/tools/bench/report/svg_plot.h"
 #include "gtest/gtest.h"
-#include "tools/bench/report/svg_plot.h"
 
 namespace gradwire::bench {
 namespace {

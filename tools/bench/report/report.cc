@@ -1,4 +1,4 @@
-#include "tools/bench/report/report.h"
+#include "gradwire/tools/bench/report/report.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,4 @@
-#include "tools/bench/report/report.h"
+#include "gradwire/tools/bench/report/report.h"
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

@@ -1,4 +1,4 @@
-#include "tools/bench/report/statistics.h"
+#include "gradwire/tools/bench/report/statistics.h"
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

@@ -1,4 +1,4 @@
-#include "tools/bench/report/svg_plot.h"
+#include "gradwire/tools/bench/report/svg_plot.h"
 
 #include <algorithm>
 #include <cmath>
@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
-#include "tools/bench/report/report.h"
+#include "gradwire/tools/bench/report/report.h"
 
 namespace gradwire::bench {
 namespace {

@@ -1,4 +1,4 @@
-#include "tools/bench/run/channel.h"
+#include "gradwire/tools/bench/run/channel.h"
 
 #include <poll.h>
 #include <sys/socket.h>

@@ -8,7 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "tools/bench/run/participant.h"
+#include "gradwire/tools/bench/run/participant.h"
 
 namespace gradwire::bench {
 

@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "tools/bench/report/statistics.h"
+#include "gradwire/tools/bench/report/statistics.h"
 
 namespace gradwire::bench {
 

@@ -1,4 +1,4 @@
-#include "tools/bench/run/footprint.h"
+#include "gradwire/tools/bench/run/footprint.h"
 
 #include <sys/mman.h>
 #include <unistd.h>

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "tools/bench/report/statistics.h"
+#include "gradwire/tools/bench/report/statistics.h"
 
 namespace gradwire::bench {
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "tools/bench/report/statistics.h"
+#include "gradwire/tools/bench/report/statistics.h"
 
 namespace gradwire::bench {
 

@@ -1,11 +1,11 @@
-#include "tools/bench/run/serve_participant.h"
+#include "gradwire/tools/bench/run/serve_participant.h"
 
 #include <unistd.h>
 
 #include <exception>
 
-#include "tools/bench/run/channel.h"
-#include "tools/bench/run/measure.h"
+#include "gradwire/tools/bench/run/channel.h"
+#include "gradwire/tools/bench/run/measure.h"
 
 namespace gradwire::bench {
 

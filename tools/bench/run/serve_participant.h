@@ -1,6 +1,6 @@
 #pragma once
 
-#include "tools/bench/run/participant.h"
+#include "gradwire/tools/bench/run/participant.h"
 
 namespace gradwire::bench {
 

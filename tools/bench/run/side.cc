@@ -1,4 +1,4 @@
-#include "tools/bench/run/side.h"
+#include "gradwire/tools/bench/run/side.h"
 
 #include <fcntl.h>
 #include <sched.h>

@@ -9,9 +9,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "tools/bench/report/statistics.h"
-#include "tools/bench/run/channel.h"
-#include "tools/bench/run/split_network.h"
+#include "gradwire/tools/bench/report/statistics.h"
+#include "gradwire/tools/bench/run/channel.h"
+#include "gradwire/tools/bench/run/split_network.h"
 
 namespace gradwire::bench {
 

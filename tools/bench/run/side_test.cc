@@ -1,4 +1,4 @@
-#include "tools/bench/run/side.h"
+#include "gradwire/tools/bench/run/side.h"
 
 #include <signal.h>
 #include <sys/resource.h>
@@ -10,8 +10,8 @@
 #include <string>
 
 #include "gmock/gmock.h"
+#include "gradwire/tools/bench/run/serve_participant.h"
 #include "gtest/gtest.h"
-#include "tools/bench/run/serve_participant.h"
 
 // This program is its own participant, as the bench is.
 namespace gradwire::bench {

@@ -1,4 +1,4 @@
-#include "tools/bench/run/split_network.h"
+#include "gradwire/tools/bench/run/split_network.h"
 
 #include <fcntl.h>
 #include <net/if.h>

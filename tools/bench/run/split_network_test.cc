@@ -1,4 +1,4 @@
-#include "tools/bench/run/split_network.h"
+#include "gradwire/tools/bench/run/split_network.h"
 
 #include <arpa/inet.h>
 #include <poll.h>
@@ -8,7 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "base/testing/test_needs.h"
+#include "gradwire/base/testing/test_needs.h"
 #include "gtest/gtest.h"
 
 namespace gradwire::bench {

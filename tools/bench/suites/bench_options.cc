@@ -1,11 +1,11 @@
-#include "tools/bench/suites/bench_options.h"
+#include "gradwire/tools/bench/suites/bench_options.h"
 
 #include <algorithm>
 #include <set>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "tools/bench/suites/case_name.h"
+#include "gradwire/tools/bench/suites/case_name.h"
 
 namespace gradwire::bench {
 namespace {

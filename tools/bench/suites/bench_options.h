@@ -5,7 +5,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "tools/bench/suites/cases.h"
+#include "gradwire/tools/bench/suites/cases.h"
 
 namespace gradwire::bench {
 

@@ -1,8 +1,8 @@
-#include "tools/bench/suites/bench_options.h"
+#include "gradwire/tools/bench/suites/bench_options.h"
 
 #include "gmock/gmock.h"
+#include "gradwire/tools/bench/suites/case_name.h"
 #include "gtest/gtest.h"
-#include "tools/bench/suites/case_name.h"
 
 namespace gradwire::bench {
 namespace {

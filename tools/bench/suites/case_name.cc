@@ -1,4 +1,4 @@
-#include "tools/bench/suites/case_name.h"
+#include "gradwire/tools/bench/suites/case_name.h"
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/strip.h"

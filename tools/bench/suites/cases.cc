@@ -1,9 +1,9 @@
-#include "tools/bench/suites/cases.h"
+#include "gradwire/tools/bench/suites/cases.h"
 
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "tools/bench/suites/case_name.h"
+#include "gradwire/tools/bench/suites/case_name.h"
 
 namespace gradwire::bench {
 namespace {

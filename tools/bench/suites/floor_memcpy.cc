@@ -2,10 +2,10 @@
 #include <stdexcept>
 #include <vector>
 
-#include "tools/bench/run/measure.h"
-#include "tools/bench/run/pattern.h"
-#include "tools/bench/suites/case_name.h"
-#include "tools/bench/suites/floors.h"
+#include "gradwire/tools/bench/run/measure.h"
+#include "gradwire/tools/bench/run/pattern.h"
+#include "gradwire/tools/bench/suites/case_name.h"
+#include "gradwire/tools/bench/suites/floors.h"
 
 namespace gradwire::bench {
 namespace {

@@ -12,9 +12,9 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
-#include "base/threads/poller.h"
-#include "tools/bench/run/measure.h"
-#include "tools/bench/suites/floors.h"
+#include "gradwire/base/threads/poller.h"
+#include "gradwire/tools/bench/run/measure.h"
+#include "gradwire/tools/bench/suites/floors.h"
 
 namespace gradwire::bench {
 namespace {

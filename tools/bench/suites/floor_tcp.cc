@@ -11,8 +11,8 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "tools/bench/run/measure.h"
-#include "tools/bench/suites/floors.h"
+#include "gradwire/tools/bench/run/measure.h"
+#include "gradwire/tools/bench/suites/floors.h"
 
 namespace gradwire::bench {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <memory>
 
-#include "tools/bench/run/participant.h"
+#include "gradwire/tools/bench/run/participant.h"
 
 // What the machine itself needs: the least that any framework could do for a case. Each answers the same
 // cases as the frameworks do, as far as it can.

@@ -1,4 +1,4 @@
-#include "tools/bench/suites/loss.h"
+#include "gradwire/tools/bench/suites/loss.h"
 
 #include <signal.h>
 
@@ -12,8 +12,8 @@
 
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "tools/bench/run/measure.h"
-#include "tools/bench/run/split_network.h"
+#include "gradwire/tools/bench/run/measure.h"
+#include "gradwire/tools/bench/run/split_network.h"
 
 namespace gradwire::bench {
 namespace {

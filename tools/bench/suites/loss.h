@@ -3,7 +3,7 @@
 #include <cstdint>
 
 #include "absl/functional/any_invocable.h"
-#include "tools/bench/run/participant.h"
+#include "gradwire/tools/bench/run/participant.h"
 
 namespace gradwire::bench {
 

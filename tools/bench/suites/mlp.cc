@@ -1,4 +1,4 @@
-#include "tools/bench/suites/mlp.h"
+#include "gradwire/tools/bench/suites/mlp.h"
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cross_entropy_loss.h>

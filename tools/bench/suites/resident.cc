@@ -1,4 +1,4 @@
-#include "tools/bench/suites/resident.h"
+#include "gradwire/tools/bench/suites/resident.h"
 
 #include <ATen/ops/full.h>
 #include <ATen/ops/sum.h>
@@ -8,7 +8,7 @@
 
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "base/mutex.h"
+#include "gradwire/base/mutex.h"
 
 namespace gradwire::bench {
 

@@ -1,4 +1,4 @@
-#include "tools/bench/suites/tensor_rpc.h"
+#include "gradwire/tools/bench/suites/tensor_rpc.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
@@ -9,9 +9,9 @@
 #include <utility>
 #include <vector>
 
-#include "tools/bench/run/measure.h"
-#include "tools/bench/run/pattern.h"
-#include "tools/bench/suites/case_name.h"
+#include "gradwire/tools/bench/run/measure.h"
+#include "gradwire/tools/bench/run/pattern.h"
+#include "gradwire/tools/bench/suites/case_name.h"
 
 namespace gradwire::bench {
 namespace {

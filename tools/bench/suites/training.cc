@@ -1,4 +1,4 @@
-#include "tools/bench/suites/training.h"
+#include "gradwire/tools/bench/suites/training.h"
 
 #include <ATen/ops/empty.h>
 
@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "tools/bench/run/measure.h"
+#include "gradwire/tools/bench/run/measure.h"
 
 namespace gradwire::bench {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <functional>
 
-#include "tools/bench/run/participant.h"
+#include "gradwire/tools/bench/run/participant.h"
 
 namespace gradwire::bench {
 

@@ -1,4 +1,4 @@
-#include "tools/bench/suites/training.h"
+#include "gradwire/tools/bench/suites/training.h"
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/full.h>
@@ -9,8 +9,8 @@
 #include <stdexcept>
 
 #include "gmock/gmock.h"
+#include "gradwire/tools/bench/suites/mlp.h"
 #include "gtest/gtest.h"
-#include "tools/bench/suites/mlp.h"
 
 namespace gradwire::bench {
 namespace {

@@ -1,6 +1,6 @@
-#include "tools/bench/systems/autograd_handlers.h"
+#include "gradwire/tools/bench/systems/autograd_handlers.h"
 
-#include "rpc/rpc.h"
+#include "gradwire/rpc/rpc.h"
 
 namespace gradwire::bench {
 

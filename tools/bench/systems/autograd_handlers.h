@@ -5,9 +5,9 @@
 #include <cstdint>
 #include <vector>
 
-#include "codec/torch/tensor_codec.h"
-#include "rpc/rref.h"
-#include "tools/bench/suites/mlp.h"
+#include "gradwire/codec/torch/tensor_codec.h"
+#include "gradwire/rpc/rref.h"
+#include "gradwire/tools/bench/suites/mlp.h"
 
 // What Gradwire's side of the suite autograd calls: registered in autograd_handlers.cc.
 namespace gradwire::bench {

@@ -5,13 +5,13 @@
 #include <utility>
 #include <vector>
 
-#include "autograd/autograd.h"
-#include "autograd/distributed_optimizer.h"
-#include "rpc/rpc.h"
-#include "tools/bench/suites/case_name.h"
-#include "tools/bench/suites/training.h"
-#include "tools/bench/systems/autograd_handlers.h"
-#include "tools/bench/systems/gradwire_member.h"
+#include "gradwire/autograd/autograd.h"
+#include "gradwire/autograd/distributed_optimizer.h"
+#include "gradwire/rpc/rpc.h"
+#include "gradwire/tools/bench/suites/case_name.h"
+#include "gradwire/tools/bench/suites/training.h"
+#include "gradwire/tools/bench/systems/autograd_handlers.h"
+#include "gradwire/tools/bench/systems/gradwire_member.h"
 
 namespace gradwire::bench {
 namespace {

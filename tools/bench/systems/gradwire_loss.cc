@@ -1,8 +1,8 @@
 #include "absl/strings/str_cat.h"
-#include "rpc/rpc.h"
-#include "tools/bench/suites/loss.h"
-#include "tools/bench/systems/gradwire_member.h"
-#include "tools/bench/systems/handlers.h"
+#include "gradwire/rpc/rpc.h"
+#include "gradwire/tools/bench/suites/loss.h"
+#include "gradwire/tools/bench/systems/gradwire_member.h"
+#include "gradwire/tools/bench/systems/handlers.h"
 
 namespace gradwire::bench {
 namespace {

@@ -1,9 +1,9 @@
-#include "tools/bench/systems/gradwire_member.h"
+#include "gradwire/tools/bench/systems/gradwire_member.h"
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "rpc/agent.h"
-#include "store/tcp_store.h"
+#include "gradwire/rpc/agent.h"
+#include "gradwire/store/tcp_store.h"
 
 namespace gradwire::bench {
 

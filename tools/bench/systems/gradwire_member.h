@@ -3,7 +3,7 @@
 #include <memory>
 #include <string>
 
-#include "tools/bench/run/participant.h"
+#include "gradwire/tools/bench/run/participant.h"
 
 namespace gradwire::rpc {
 class Agent;

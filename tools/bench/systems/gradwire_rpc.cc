@@ -5,11 +5,11 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "rpc/rpc.h"
-#include "tools/bench/run/footprint.h"
-#include "tools/bench/suites/tensor_rpc.h"
-#include "tools/bench/systems/gradwire_member.h"
-#include "tools/bench/systems/handlers.h"
+#include "gradwire/rpc/rpc.h"
+#include "gradwire/tools/bench/run/footprint.h"
+#include "gradwire/tools/bench/suites/tensor_rpc.h"
+#include "gradwire/tools/bench/systems/gradwire_member.h"
+#include "gradwire/tools/bench/systems/handlers.h"
 
 namespace gradwire::bench {
 namespace {

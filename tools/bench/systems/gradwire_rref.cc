@@ -3,10 +3,10 @@
 #include <optional>
 #include <stdexcept>
 
-#include "rpc/rpc.h"
-#include "tools/bench/run/measure.h"
-#include "tools/bench/systems/gradwire_member.h"
-#include "tools/bench/systems/handlers.h"
+#include "gradwire/rpc/rpc.h"
+#include "gradwire/tools/bench/run/measure.h"
+#include "gradwire/tools/bench/systems/gradwire_member.h"
+#include "gradwire/tools/bench/systems/handlers.h"
 
 namespace gradwire::bench {
 namespace {

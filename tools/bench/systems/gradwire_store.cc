@@ -2,9 +2,9 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "store/tcp_store.h"
-#include "tools/bench/run/measure.h"
-#include "tools/bench/systems/stores.h"
+#include "gradwire/store/tcp_store.h"
+#include "gradwire/tools/bench/run/measure.h"
+#include "gradwire/tools/bench/systems/stores.h"
 
 namespace gradwire::bench {
 namespace {

@@ -1,4 +1,4 @@
-#include "tools/bench/systems/gradwire_transport.h"
+#include "gradwire/tools/bench/systems/gradwire_transport.h"
 
 #include <cstring>
 #include <semaphore>
@@ -7,11 +7,11 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "tools/bench/run/measure.h"
-#include "tools/bench/run/pattern.h"
-#include "tools/bench/suites/case_name.h"
-#include "transport/shm/shm_transport.h"
-#include "transport/tcp/tcp_transport.h"
+#include "gradwire/tools/bench/run/measure.h"
+#include "gradwire/tools/bench/run/pattern.h"
+#include "gradwire/tools/bench/suites/case_name.h"
+#include "gradwire/transport/shm/shm_transport.h"
+#include "gradwire/transport/tcp/tcp_transport.h"
 
 namespace gradwire::bench {
 namespace {

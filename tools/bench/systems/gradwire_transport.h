@@ -2,7 +2,7 @@
 
 #include <memory>
 
-#include "tools/bench/run/participant.h"
+#include "gradwire/tools/bench/run/participant.h"
 
 namespace gradwire::bench {
 

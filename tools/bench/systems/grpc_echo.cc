@@ -1,4 +1,4 @@
-#include "tools/bench/systems/grpc_echo.h"
+#include "gradwire/tools/bench/systems/grpc_echo.h"
 
 #include <grpcpp/grpcpp.h>
 
@@ -11,11 +11,11 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "base/mutex.h"
-#include "tools/bench/run/measure.h"
-#include "tools/bench/run/pattern.h"
-#include "tools/bench/suites/bytes.grpc.pb.h"
-#include "tools/bench/suites/case_name.h"
+#include "gradwire/base/mutex.h"
+#include "gradwire/tools/bench/run/measure.h"
+#include "gradwire/tools/bench/run/pattern.h"
+#include "gradwire/tools/bench/suites/bytes.grpc.pb.h"
+#include "gradwire/tools/bench/suites/case_name.h"
 
 namespace gradwire::bench {
 namespace {

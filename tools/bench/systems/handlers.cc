@@ -1,4 +1,4 @@
-#include "tools/bench/systems/handlers.h"
+#include "gradwire/tools/bench/systems/handlers.h"
 
 #include <ATen/ops/full.h>
 #include <unistd.h>
@@ -6,9 +6,9 @@
 #include <memory>
 #include <utility>
 
-#include "base/mutex.h"
-#include "rpc/rpc.h"
-#include "tools/bench/suites/resident.h"
+#include "gradwire/base/mutex.h"
+#include "gradwire/rpc/rpc.h"
+#include "gradwire/tools/bench/suites/resident.h"
 
 namespace gradwire::bench {
 

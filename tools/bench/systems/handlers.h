@@ -4,8 +4,8 @@
 
 #include <cstdint>
 
-#include "codec/torch/tensor_codec.h"
-#include "rpc/rref.h"
+#include "gradwire/codec/torch/tensor_codec.h"
+#include "gradwire/rpc/rref.h"
 
 // What Gradwire's side of the bench calls: registered in handlers.cc.
 namespace gradwire::bench {

@@ -2,7 +2,7 @@
 
 #include <memory>
 
-#include "tools/bench/run/participant.h"
+#include "gradwire/tools/bench/run/participant.h"
 
 // The suite store: member 0 holds the table, the last member sets a key and gets it.
 namespace gradwire::bench {

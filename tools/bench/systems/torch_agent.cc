@@ -1,4 +1,4 @@
-#include "tools/bench/systems/torch_agent.h"
+#include "gradwire/tools/bench/systems/torch_agent.h"
 
 #include <torch/csrc/distributed/autograd/context/container.h>
 #include <torch/csrc/distributed/rpc/request_callback_no_python.h>

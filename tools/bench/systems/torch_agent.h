@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "tools/bench/run/participant.h"
+#include "gradwire/tools/bench/run/participant.h"
 
 namespace gradwire::bench {
 

@@ -8,12 +8,12 @@
 #include <utility>
 #include <vector>
 
-#include "tools/bench/suites/case_name.h"
-#include "tools/bench/suites/mlp.h"
-#include "tools/bench/suites/training.h"
-#include "tools/bench/systems/torch_agent.h"
-#include "tools/bench/systems/torch_autograd_ops.h"
-#include "tools/bench/systems/torch_member.h"
+#include "gradwire/tools/bench/suites/case_name.h"
+#include "gradwire/tools/bench/suites/mlp.h"
+#include "gradwire/tools/bench/suites/training.h"
+#include "gradwire/tools/bench/systems/torch_agent.h"
+#include "gradwire/tools/bench/systems/torch_autograd_ops.h"
+#include "gradwire/tools/bench/systems/torch_member.h"
 
 namespace gradwire::bench {
 namespace {

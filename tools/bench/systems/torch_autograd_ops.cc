@@ -1,6 +1,6 @@
 // What torch's side of the suite autograd calls. Without Python a worker of torch serves operators of the
 // namespace aten only, so that is where the callees are.
-#include "tools/bench/systems/torch_autograd_ops.h"
+#include "gradwire/tools/bench/systems/torch_autograd_ops.h"
 
 #include <torch/csrc/distributed/autograd/context/container.h>
 #include <torch/csrc/distributed/autograd/utils.h>
@@ -14,8 +14,8 @@
 #include <stdexcept>
 #include <vector>
 
-#include "tools/bench/suites/mlp.h"
-#include "tools/bench/systems/torch_agent.h"
+#include "gradwire/tools/bench/suites/mlp.h"
+#include "gradwire/tools/bench/systems/torch_agent.h"
 
 namespace gradwire::bench {
 

@@ -1,6 +1,6 @@
-#include "tools/bench/suites/loss.h"
-#include "tools/bench/systems/torch_agent.h"
-#include "tools/bench/systems/torch_member.h"
+#include "gradwire/tools/bench/suites/loss.h"
+#include "gradwire/tools/bench/systems/torch_agent.h"
+#include "gradwire/tools/bench/systems/torch_member.h"
 
 namespace gradwire::bench {
 namespace {

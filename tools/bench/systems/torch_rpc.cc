@@ -4,11 +4,11 @@
 
 #include <utility>
 
-#include "tools/bench/run/footprint.h"
-#include "tools/bench/suites/resident.h"
-#include "tools/bench/suites/tensor_rpc.h"
-#include "tools/bench/systems/torch_agent.h"
-#include "tools/bench/systems/torch_member.h"
+#include "gradwire/tools/bench/run/footprint.h"
+#include "gradwire/tools/bench/suites/resident.h"
+#include "gradwire/tools/bench/suites/tensor_rpc.h"
+#include "gradwire/tools/bench/systems/torch_agent.h"
+#include "gradwire/tools/bench/systems/torch_member.h"
 
 namespace gradwire::bench {
 namespace {

@@ -6,9 +6,9 @@
 
 #include <stdexcept>
 
-#include "tools/bench/run/measure.h"
-#include "tools/bench/systems/torch_agent.h"
-#include "tools/bench/systems/torch_member.h"
+#include "gradwire/tools/bench/run/measure.h"
+#include "gradwire/tools/bench/systems/torch_agent.h"
+#include "gradwire/tools/bench/systems/torch_member.h"
 
 namespace gradwire::bench {
 namespace {

@@ -2,8 +2,8 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "absl/strings/str_cat.h"
-#include "tools/bench/run/measure.h"
-#include "tools/bench/systems/stores.h"
+#include "gradwire/tools/bench/run/measure.h"
+#include "gradwire/tools/bench/systems/stores.h"
 
 namespace gradwire::bench {
 namespace {

@@ -1,4 +1,4 @@
-#include "tools/launch/io/fd.h"
+#include "gradwire/tools/launch/io/fd.h"
 
 #include <fcntl.h>
 

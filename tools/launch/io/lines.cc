@@ -1,4 +1,4 @@
-#include "tools/launch/io/lines.h"
+#include "gradwire/tools/launch/io/lines.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "tools/launch/io/loop.h"
+#include "gradwire/tools/launch/io/loop.h"
 
 #include <sys/epoll.h>
 

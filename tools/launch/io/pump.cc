@@ -1,4 +1,4 @@
-#include "tools/launch/io/pump.h"
+#include "gradwire/tools/launch/io/pump.h"
 
 #include <fcntl.h>
 #include <sys/epoll.h>
@@ -6,7 +6,7 @@
 #include <cerrno>
 #include <utility>
 
-#include "base/log.h"
+#include "gradwire/base/log.h"
 
 namespace gradwire::tools {
 namespace {

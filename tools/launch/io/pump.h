@@ -3,10 +3,10 @@
 #include <memory>
 #include <string>
 
-#include "tools/launch/io/fd.h"
-#include "tools/launch/io/lines.h"
-#include "tools/launch/io/loop.h"
-#include "tools/launch/io/sink.h"
+#include "gradwire/tools/launch/io/fd.h"
+#include "gradwire/tools/launch/io/lines.h"
+#include "gradwire/tools/launch/io/loop.h"
+#include "gradwire/tools/launch/io/sink.h"
 
 namespace gradwire::tools {
 

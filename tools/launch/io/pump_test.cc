@@ -1,4 +1,4 @@
-#include "tools/launch/io/pump.h"
+#include "gradwire/tools/launch/io/pump.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "tools/launch/io/lines.h"
+#include "gradwire/tools/launch/io/lines.h"
 
 namespace gradwire::tools {
 namespace {

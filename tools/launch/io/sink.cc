@@ -1,4 +1,4 @@
-#include "tools/launch/io/sink.h"
+#include "gradwire/tools/launch/io/sink.h"
 
 #include <limits.h>
 #include <sys/epoll.h>

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "absl/strings/string_view.h"
-#include "tools/launch/io/loop.h"
+#include "gradwire/tools/launch/io/loop.h"
 
 namespace gradwire::tools {
 

@@ -1,4 +1,4 @@
-#include "tools/launch/io/terminal.h"
+#include "gradwire/tools/launch/io/terminal.h"
 
 #include <fcntl.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 #pragma once
 
 #include "absl/status/statusor.h"
-#include "tools/launch/io/fd.h"
+#include "gradwire/tools/launch/io/fd.h"
 
 namespace gradwire::tools {
 

@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "tools/launch/options/layout.h"
+#include "gradwire/tools/launch/options/layout.h"
 
 namespace gradwire::tools {
 

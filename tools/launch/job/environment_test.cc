@@ -1,4 +1,4 @@
-#include "tools/launch/job/environment.h"
+#include "gradwire/tools/launch/job/environment.h"
 
 #include <gtest/gtest.h>
 

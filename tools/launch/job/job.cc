@@ -1,4 +1,4 @@
-#include "tools/launch/job/job.h"
+#include "gradwire/tools/launch/job/job.h"
 
 #include <fcntl.h>
 #include <sys/epoll.h>
@@ -9,13 +9,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "base/clock.h"
-#include "base/error.h"
-#include "base/process/host.h"
-#include "base/random_id.h"
-#include "tools/launch/job/environment.h"
-#include "tools/launch/options/layout.h"
-#include "tools/launch/process/error_file.h"
+#include "gradwire/base/clock.h"
+#include "gradwire/base/error.h"
+#include "gradwire/base/process/host.h"
+#include "gradwire/base/random_id.h"
+#include "gradwire/tools/launch/job/environment.h"
+#include "gradwire/tools/launch/options/layout.h"
+#include "gradwire/tools/launch/process/error_file.h"
 
 namespace gradwire::tools {
 namespace {

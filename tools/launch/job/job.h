@@ -7,16 +7,16 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "tools/launch/io/loop.h"
-#include "tools/launch/job/meeting.h"
-#include "tools/launch/job/outputs.h"
-#include "tools/launch/options/options.h"
-#include "tools/launch/process/error_files.h"
-#include "tools/launch/process/guardian.h"
-#include "tools/launch/process/program.h"
-#include "tools/launch/process/signals.h"
-#include "tools/launch/process/supervisor.h"
-#include "tools/launch/rendezvous/client.h"
+#include "gradwire/tools/launch/io/loop.h"
+#include "gradwire/tools/launch/job/meeting.h"
+#include "gradwire/tools/launch/job/outputs.h"
+#include "gradwire/tools/launch/options/options.h"
+#include "gradwire/tools/launch/process/error_files.h"
+#include "gradwire/tools/launch/process/guardian.h"
+#include "gradwire/tools/launch/process/program.h"
+#include "gradwire/tools/launch/process/signals.h"
+#include "gradwire/tools/launch/process/supervisor.h"
+#include "gradwire/tools/launch/rendezvous/client.h"
 
 namespace gradwire::tools {
 

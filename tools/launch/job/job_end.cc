@@ -3,10 +3,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/clock.h"
-#include "base/error.h"
-#include "tools/launch/job/job.h"
-#include "tools/launch/job/summary.h"
+#include "gradwire/base/clock.h"
+#include "gradwire/base/error.h"
+#include "gradwire/tools/launch/job/job.h"
+#include "gradwire/tools/launch/job/summary.h"
 
 namespace gradwire::tools {
 namespace {

@@ -1,16 +1,16 @@
-#include "tools/launch/job/meeting.h"
+#include "gradwire/tools/launch/job/meeting.h"
 
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "base/error.h"
-#include "store/etcd_store.h"
-#include "store/hash_store.h"
-#include "store/tcp/endpoint.h"
-#include "store/tcp/this_machine.h"
-#include "store/tcp_store.h"
-#include "tools/launch/job/own_address.h"
+#include "gradwire/base/error.h"
+#include "gradwire/store/etcd_store.h"
+#include "gradwire/store/hash_store.h"
+#include "gradwire/store/tcp/endpoint.h"
+#include "gradwire/store/tcp/this_machine.h"
+#include "gradwire/store/tcp_store.h"
+#include "gradwire/tools/launch/job/own_address.h"
 
 namespace gradwire::tools {
 namespace {

@@ -5,10 +5,10 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "store/store.h"
-#include "store/tcp_store_server.h"
-#include "tools/launch/options/options.h"
-#include "tools/launch/rendezvous/client.h"
+#include "gradwire/store/store.h"
+#include "gradwire/store/tcp_store_server.h"
+#include "gradwire/tools/launch/options/options.h"
+#include "gradwire/tools/launch/rendezvous/client.h"
 
 namespace gradwire::tools {
 

@@ -1,4 +1,4 @@
-#include "tools/launch/job/outputs.h"
+#include "gradwire/tools/launch/job/outputs.h"
 
 #include <fcntl.h>
 #include <stdlib.h>
@@ -10,8 +10,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "base/error.h"
-#include "base/random_id.h"
+#include "gradwire/base/error.h"
+#include "gradwire/base/random_id.h"
 
 namespace gradwire::tools {
 namespace {

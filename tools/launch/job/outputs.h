@@ -7,11 +7,11 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "tools/launch/io/loop.h"
-#include "tools/launch/io/pump.h"
-#include "tools/launch/io/sink.h"
-#include "tools/launch/io/terminal.h"
-#include "tools/launch/options/options.h"
+#include "gradwire/tools/launch/io/loop.h"
+#include "gradwire/tools/launch/io/pump.h"
+#include "gradwire/tools/launch/io/sink.h"
+#include "gradwire/tools/launch/io/terminal.h"
+#include "gradwire/tools/launch/options/options.h"
 
 namespace gradwire::tools {
 

@@ -1,4 +1,4 @@
-#include "tools/launch/job/outputs.h"
+#include "gradwire/tools/launch/job/outputs.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -9,7 +9,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "tools/launch/io/fd.h"
+#include "gradwire/tools/launch/io/fd.h"
 
 namespace gradwire::tools {
 namespace {

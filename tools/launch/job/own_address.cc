@@ -1,4 +1,4 @@
-#include "tools/launch/job/own_address.h"
+#include "gradwire/tools/launch/job/own_address.h"
 
 #include <netdb.h>
 #include <sys/socket.h>
@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/error.h"
-#include "store/tcp/endpoint.h"
-#include "tools/launch/io/fd.h"
-#include "transport/tcp/address.h"
+#include "gradwire/base/error.h"
+#include "gradwire/store/tcp/endpoint.h"
+#include "gradwire/tools/launch/io/fd.h"
+#include "gradwire/transport/tcp/address.h"
 
 namespace gradwire::tools {
 

@@ -1,4 +1,4 @@
-#include "tools/launch/job/own_address.h"
+#include "gradwire/tools/launch/job/own_address.h"
 
 #include "gtest/gtest.h"
 

@@ -1,4 +1,4 @@
-#include "tools/launch/job/summary.h"
+#include "gradwire/tools/launch/job/summary.h"
 
 #include <string.h>
 
@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
-#include "tools/launch/process/error_file.h"
+#include "gradwire/tools/launch/process/error_file.h"
 
 namespace gradwire::tools {
 namespace {

@@ -5,7 +5,7 @@
 
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "tools/launch/rendezvous/types.h"
+#include "gradwire/tools/launch/rendezvous/types.h"
 
 namespace gradwire::tools {
 

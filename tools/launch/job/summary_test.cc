@@ -1,4 +1,4 @@
-#include "tools/launch/job/summary.h"
+#include "gradwire/tools/launch/job/summary.h"
 
 #include <gtest/gtest.h>
 #include <signal.h>

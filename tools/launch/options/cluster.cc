@@ -1,10 +1,10 @@
-#include "tools/launch/options/cluster.h"
+#include "gradwire/tools/launch/options/cluster.h"
 
 #include <limits>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "base/error.h"
+#include "gradwire/base/error.h"
 
 namespace gradwire::tools {
 namespace {

@@ -6,8 +6,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
-#include "base/error.h"
-#include "tools/launch/options/cluster.h"
+#include "gradwire/base/error.h"
+#include "gradwire/tools/launch/options/cluster.h"
 
 namespace gradwire::tools {
 namespace {

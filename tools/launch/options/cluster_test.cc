@@ -1,4 +1,4 @@
-#include "tools/launch/options/cluster.h"
+#include "gradwire/tools/launch/options/cluster.h"
 
 #include <gtest/gtest.h>
 

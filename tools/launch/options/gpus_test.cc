@@ -1,4 +1,4 @@
-#include "tools/launch/options/gpus.h"
+#include "gradwire/tools/launch/options/gpus.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "tools/launch/options/layout.h"
+#include "gradwire/tools/launch/options/layout.h"
 
 #include <cstdint>
 #include <map>

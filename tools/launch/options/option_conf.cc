@@ -1,4 +1,4 @@
-#include "tools/launch/options/option_conf.h"
+#include "gradwire/tools/launch/options/option_conf.h"
 
 #include <vector>
 
@@ -6,8 +6,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "base/error.h"
-#include "tools/launch/options/option_values.h"
+#include "gradwire/base/error.h"
+#include "gradwire/tools/launch/options/option_values.h"
 
 namespace gradwire::tools {
 namespace {

@@ -2,8 +2,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/error.h"
-#include "tools/launch/options/option_table.h"
+#include "gradwire/base/error.h"
+#include "gradwire/tools/launch/options/option_table.h"
 
 namespace gradwire::tools {
 namespace {

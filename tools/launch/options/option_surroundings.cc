@@ -1,10 +1,10 @@
-#include "tools/launch/options/option_surroundings.h"
+#include "gradwire/tools/launch/options/option_surroundings.h"
 
 #include <algorithm>
 #include <cstdlib>
 #include <thread>
 
-#include "tools/launch/options/gpus.h"
+#include "gradwire/tools/launch/options/gpus.h"
 
 namespace gradwire::tools {
 

@@ -2,7 +2,7 @@
 
 #include <functional>
 
-#include "tools/launch/options/cluster.h"
+#include "gradwire/tools/launch/options/cluster.h"
 
 namespace gradwire::tools {
 

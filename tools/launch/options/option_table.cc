@@ -1,4 +1,4 @@
-#include "tools/launch/options/option_table.h"
+#include "gradwire/tools/launch/options/option_table.h"
 
 #include <algorithm>
 #include <limits>
@@ -7,7 +7,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
-#include "base/error.h"
+#include "gradwire/base/error.h"
 
 namespace gradwire::tools {
 namespace {

@@ -7,8 +7,8 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "tools/launch/options/option_values.h"
-#include "tools/launch/options/options.h"
+#include "gradwire/tools/launch/options/option_values.h"
+#include "gradwire/tools/launch/options/options.h"
 
 namespace gradwire::tools {
 

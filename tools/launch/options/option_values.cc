@@ -1,4 +1,4 @@
-#include "tools/launch/options/option_values.h"
+#include "gradwire/tools/launch/options/option_values.h"
 
 #include <algorithm>
 
@@ -7,8 +7,8 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "base/error.h"
-#include "base/name.h"
+#include "gradwire/base/error.h"
+#include "gradwire/base/name.h"
 
 namespace gradwire::tools {
 namespace {

@@ -7,7 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "tools/launch/options/layout.h"
+#include "gradwire/tools/launch/options/layout.h"
 
 namespace gradwire::tools {
 

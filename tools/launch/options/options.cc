@@ -1,4 +1,4 @@
-#include "tools/launch/options/options.h"
+#include "gradwire/tools/launch/options/options.h"
 
 #include <set>
 #include <utility>
@@ -8,8 +8,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
-#include "base/error.h"
-#include "tools/launch/options/option_table.h"
+#include "gradwire/base/error.h"
+#include "gradwire/tools/launch/options/option_table.h"
 
 namespace gradwire::tools {
 namespace {

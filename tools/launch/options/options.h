@@ -6,10 +6,10 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "tools/launch/options/layout.h"
-#include "tools/launch/options/option_conf.h"
-#include "tools/launch/options/option_surroundings.h"
-#include "tools/launch/options/streams.h"
+#include "gradwire/tools/launch/options/layout.h"
+#include "gradwire/tools/launch/options/option_conf.h"
+#include "gradwire/tools/launch/options/option_surroundings.h"
+#include "gradwire/tools/launch/options/streams.h"
 
 namespace gradwire::tools {
 

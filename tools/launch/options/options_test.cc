@@ -1,4 +1,4 @@
-#include "tools/launch/options/options.h"
+#include "gradwire/tools/launch/options/options.h"
 
 #include <gtest/gtest.h>
 

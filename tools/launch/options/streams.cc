@@ -1,4 +1,4 @@
-#include "tools/launch/options/streams.h"
+#include "gradwire/tools/launch/options/streams.h"
 
 #include <string>
 #include <vector>

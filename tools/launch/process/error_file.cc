@@ -1,4 +1,4 @@
-#include "tools/launch/process/error_file.h"
+#include "gradwire/tools/launch/process/error_file.h"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -10,8 +10,8 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
-#include "base/error.h"
-#include "tools/launch/io/fd.h"
+#include "gradwire/base/error.h"
+#include "gradwire/tools/launch/io/fd.h"
 
 namespace gradwire::tools {
 namespace {

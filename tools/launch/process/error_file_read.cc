@@ -9,9 +9,9 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "base/error.h"
-#include "tools/launch/io/fd.h"
-#include "tools/launch/process/error_file.h"
+#include "gradwire/base/error.h"
+#include "gradwire/tools/launch/io/fd.h"
+#include "gradwire/tools/launch/process/error_file.h"
 
 namespace gradwire::tools {
 namespace {

@@ -1,4 +1,4 @@
-#include "tools/launch/process/error_file.h"
+#include "gradwire/tools/launch/process/error_file.h"
 
 #include <gtest/gtest.h>
 #include <stdlib.h>
@@ -8,7 +8,7 @@
 #include <fstream>
 
 #include "absl/strings/str_cat.h"
-#include "base/error.h"
+#include "gradwire/base/error.h"
 
 namespace gradwire::tools {
 namespace {

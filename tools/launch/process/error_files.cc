@@ -1,4 +1,4 @@
-#include "tools/launch/process/error_files.h"
+#include "gradwire/tools/launch/process/error_files.h"
 
 #include <stdlib.h>
 

@@ -1,4 +1,4 @@
-#include "tools/launch/process/guardian.h"
+#include "gradwire/tools/launch/process/guardian.h"
 
 #include <poll.h>
 #include <signal.h>
@@ -16,7 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "tools/launch/process/guardian_process.h"
+#include "gradwire/tools/launch/process/guardian_process.h"
 
 namespace gradwire::tools {
 namespace {

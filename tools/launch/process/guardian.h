@@ -9,9 +9,9 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "tools/launch/io/fd.h"
-#include "tools/launch/process/guardian_messages.h"
-#include "tools/launch/process/worker_process.h"
+#include "gradwire/tools/launch/io/fd.h"
+#include "gradwire/tools/launch/process/guardian_messages.h"
+#include "gradwire/tools/launch/process/worker_process.h"
 
 namespace gradwire::tools {
 

@@ -1,4 +1,4 @@
-#include "tools/launch/process/guardian_messages.h"
+#include "gradwire/tools/launch/process/guardian_messages.h"
 
 #include <string.h>
 #include <sys/socket.h>

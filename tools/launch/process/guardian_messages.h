@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "tools/launch/io/fd.h"
-#include "tools/launch/process/worker_process.h"
+#include "gradwire/tools/launch/io/fd.h"
+#include "gradwire/tools/launch/process/worker_process.h"
 
 namespace gradwire::tools {
 

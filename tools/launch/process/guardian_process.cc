@@ -1,4 +1,4 @@
-#include "tools/launch/process/guardian_process.h"
+#include "gradwire/tools/launch/process/guardian_process.h"
 
 #include <fcntl.h>
 #include <poll.h>

@@ -8,8 +8,8 @@
 #include <set>
 #include <vector>
 
-#include "tools/launch/io/fd.h"
-#include "tools/launch/process/guardian_messages.h"
+#include "gradwire/tools/launch/io/fd.h"
+#include "gradwire/tools/launch/process/guardian_messages.h"
 
 namespace gradwire::tools {
 

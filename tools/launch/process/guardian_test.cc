@@ -1,4 +1,4 @@
-#include "tools/launch/process/guardian.h"
+#include "gradwire/tools/launch/process/guardian.h"
 
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -13,7 +13,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "tools/launch/process/guardian_messages.h"
+#include "gradwire/tools/launch/process/guardian_messages.h"
 
 namespace gradwire::tools {
 namespace {

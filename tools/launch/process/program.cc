@@ -1,4 +1,4 @@
-#include "tools/launch/process/program.h"
+#include "gradwire/tools/launch/process/program.h"
 
 #include <sys/stat.h>
 #include <unistd.h>
@@ -6,7 +6,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "base/error.h"
+#include "gradwire/base/error.h"
 
 namespace gradwire::tools {
 namespace {

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "tools/launch/options/options.h"
+#include "gradwire/tools/launch/options/options.h"
 
 namespace gradwire::tools {
 

@@ -1,4 +1,4 @@
-#include "tools/launch/process/program.h"
+#include "gradwire/tools/launch/process/program.h"
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>

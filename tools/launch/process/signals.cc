@@ -1,4 +1,4 @@
-#include "tools/launch/process/signals.h"
+#include "gradwire/tools/launch/process/signals.h"
 
 #include <sys/signalfd.h>
 

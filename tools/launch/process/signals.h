@@ -3,7 +3,7 @@
 #include <signal.h>
 
 #include "absl/status/statusor.h"
-#include "tools/launch/io/fd.h"
+#include "gradwire/tools/launch/io/fd.h"
 
 namespace gradwire::tools {
 

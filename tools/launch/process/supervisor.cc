@@ -1,4 +1,4 @@
-#include "tools/launch/process/supervisor.h"
+#include "gradwire/tools/launch/process/supervisor.h"
 
 #include <sys/epoll.h>
 

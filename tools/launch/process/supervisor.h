@@ -9,10 +9,10 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "base/clock.h"
-#include "tools/launch/io/loop.h"
-#include "tools/launch/process/guardian.h"
-#include "tools/launch/process/worker.h"
+#include "gradwire/base/clock.h"
+#include "gradwire/tools/launch/io/loop.h"
+#include "gradwire/tools/launch/process/guardian.h"
+#include "gradwire/tools/launch/process/worker.h"
 
 namespace gradwire::tools {
 

@@ -1,4 +1,4 @@
-#include "tools/launch/process/supervisor.h"
+#include "gradwire/tools/launch/process/supervisor.h"
 
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "tools/launch/process/guardian.h"
+#include "gradwire/tools/launch/process/guardian.h"
 
 namespace gradwire::tools {
 namespace {

@@ -1,4 +1,4 @@
-#include "tools/launch/process/worker.h"
+#include "gradwire/tools/launch/process/worker.h"
 
 #include <poll.h>
 #include <signal.h>
@@ -6,7 +6,7 @@
 #include <optional>
 #include <utility>
 
-#include "base/error.h"
+#include "gradwire/base/error.h"
 
 namespace gradwire::tools {
 

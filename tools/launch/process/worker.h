@@ -5,10 +5,10 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "tools/launch/io/fd.h"
-#include "tools/launch/options/layout.h"
-#include "tools/launch/process/guardian.h"
-#include "tools/launch/process/worker_process.h"
+#include "gradwire/tools/launch/io/fd.h"
+#include "gradwire/tools/launch/options/layout.h"
+#include "gradwire/tools/launch/process/guardian.h"
+#include "gradwire/tools/launch/process/worker_process.h"
 
 namespace gradwire::tools {
 

@@ -1,4 +1,4 @@
-#include "tools/launch/process/worker_process.h"
+#include "gradwire/tools/launch/process/worker_process.h"
 
 #include <string.h>
 #include <sys/prctl.h>
@@ -8,7 +8,7 @@
 #include <cerrno>
 
 #include "absl/strings/str_cat.h"
-#include "tools/launch/io/fd.h"
+#include "gradwire/tools/launch/io/fd.h"
 
 namespace gradwire::tools {
 namespace {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "tools/launch/process/program.h"
+#include "gradwire/tools/launch/process/program.h"
 
 namespace gradwire::tools {
 

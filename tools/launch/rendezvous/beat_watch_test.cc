@@ -1,4 +1,4 @@
-#include "tools/launch/rendezvous/beat_watch.h"
+#include "gradwire/tools/launch/rendezvous/beat_watch.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "tools/launch/rendezvous/client.h"
+#include "gradwire/tools/launch/rendezvous/client.h"
 
 #include <sys/eventfd.h>
 
@@ -8,9 +8,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "base/error.h"
-#include "base/random_id.h"
-#include "tools/launch/rendezvous/record.h"
+#include "gradwire/base/error.h"
+#include "gradwire/base/random_id.h"
+#include "gradwire/tools/launch/rendezvous/record.h"
 
 namespace gradwire::rendezvous {
 namespace {

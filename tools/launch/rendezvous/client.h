@@ -9,12 +9,12 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "base/clock.h"
-#include "base/mutex.h"
-#include "store/store.h"
-#include "tools/launch/io/fd.h"
-#include "tools/launch/rendezvous/rendezvous.h"
-#include "tools/launch/rendezvous/types.h"
+#include "gradwire/base/clock.h"
+#include "gradwire/base/mutex.h"
+#include "gradwire/store/store.h"
+#include "gradwire/tools/launch/io/fd.h"
+#include "gradwire/tools/launch/rendezvous/rendezvous.h"
+#include "gradwire/tools/launch/rendezvous/types.h"
 
 namespace gradwire::rendezvous {
 

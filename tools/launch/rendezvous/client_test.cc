@@ -1,4 +1,4 @@
-#include "tools/launch/rendezvous/client.h"
+#include "gradwire/tools/launch/rendezvous/client.h"
 
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -7,11 +7,11 @@
 #include <string>
 #include <vector>
 
-#include "base/manual_clock.h"
-#include "store/hash_store.h"
-#include "store/tcp_store.h"
-#include "store/tcp_store_server.h"
-#include "tools/launch/rendezvous/record.h"
+#include "gradwire/base/manual_clock.h"
+#include "gradwire/store/hash_store.h"
+#include "gradwire/store/tcp_store.h"
+#include "gradwire/store/tcp_store_server.h"
+#include "gradwire/tools/launch/rendezvous/record.h"
 
 namespace gradwire::rendezvous {
 namespace {

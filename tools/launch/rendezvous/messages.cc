@@ -1,4 +1,4 @@
-#include "tools/launch/rendezvous/messages.h"
+#include "gradwire/tools/launch/rendezvous/messages.h"
 
 #include <algorithm>
 #include <vector>

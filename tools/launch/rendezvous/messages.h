@@ -5,7 +5,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "tools/launch/rendezvous/record.h"
+#include "gradwire/tools/launch/rendezvous/record.h"
 
 namespace gradwire::rendezvous {
 

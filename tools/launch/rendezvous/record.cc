@@ -1,4 +1,4 @@
-#include "tools/launch/rendezvous/record.h"
+#include "gradwire/tools/launch/rendezvous/record.h"
 
 #include <algorithm>
 #include <limits>
@@ -8,8 +8,8 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "base/error.h"
-#include "proto/rendezvous.pb.h"
+#include "gradwire/base/error.h"
+#include "gradwire/proto/rendezvous.pb.h"
 
 namespace gradwire::rendezvous {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "tools/launch/rendezvous/types.h"
+#include "gradwire/tools/launch/rendezvous/types.h"
 
 namespace gradwire::rendezvous {
 

@@ -1,4 +1,4 @@
-#include "tools/launch/rendezvous/record.h"
+#include "gradwire/tools/launch/rendezvous/record.h"
 
 #include <gtest/gtest.h>
 
@@ -6,7 +6,7 @@
 #include <string>
 #include <utility>
 
-#include "proto/rendezvous.pb.h"
+#include "gradwire/proto/rendezvous.pb.h"
 
 namespace gradwire::rendezvous {
 namespace {

@@ -1,11 +1,11 @@
-#include "tools/launch/rendezvous/rendezvous.h"
+#include "gradwire/tools/launch/rendezvous/rendezvous.h"
 
 #include <algorithm>
 #include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "tools/launch/rendezvous/deliberate_bug.h"
+#include "gradwire/tools/launch/rendezvous/deliberate_bug.h"
 
 namespace gradwire::rendezvous {
 

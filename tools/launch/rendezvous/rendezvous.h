@@ -8,9 +8,9 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "tools/launch/rendezvous/beat_watch.h"
-#include "tools/launch/rendezvous/record.h"
-#include "tools/launch/rendezvous/types.h"
+#include "gradwire/tools/launch/rendezvous/beat_watch.h"
+#include "gradwire/tools/launch/rendezvous/record.h"
+#include "gradwire/tools/launch/rendezvous/types.h"
 
 namespace gradwire::rendezvous {
 

@@ -2,10 +2,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "tools/launch/rendezvous/deliberate_bug.h"
-#include "tools/launch/rendezvous/messages.h"
-#include "tools/launch/rendezvous/rendezvous.h"
-#include "tools/launch/rendezvous/transitions.h"
+#include "gradwire/tools/launch/rendezvous/deliberate_bug.h"
+#include "gradwire/tools/launch/rendezvous/messages.h"
+#include "gradwire/tools/launch/rendezvous/rendezvous.h"
+#include "gradwire/tools/launch/rendezvous/transitions.h"
 
 namespace gradwire::rendezvous {
 

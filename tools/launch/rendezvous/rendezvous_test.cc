@@ -1,4 +1,4 @@
-#include "tools/launch/rendezvous/rendezvous.h"
+#include "gradwire/tools/launch/rendezvous/rendezvous.h"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "tools/launch/rendezvous/record.h"
+#include "gradwire/tools/launch/rendezvous/record.h"
 
 namespace gradwire::rendezvous {
 namespace {

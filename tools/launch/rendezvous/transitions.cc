@@ -1,9 +1,9 @@
-#include "tools/launch/rendezvous/transitions.h"
+#include "gradwire/tools/launch/rendezvous/transitions.h"
 
 #include <algorithm>
 #include <utility>
 
-#include "tools/launch/rendezvous/deliberate_bug.h"
+#include "gradwire/tools/launch/rendezvous/deliberate_bug.h"
 
 namespace gradwire::rendezvous {
 namespace {

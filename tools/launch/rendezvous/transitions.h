@@ -3,7 +3,7 @@
 #include <string>
 
 #include "absl/strings/string_view.h"
-#include "tools/launch/rendezvous/record.h"
+#include "gradwire/tools/launch/rendezvous/record.h"
 
 namespace gradwire::rendezvous {
 

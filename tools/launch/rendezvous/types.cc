@@ -1,4 +1,4 @@
-#include "tools/launch/rendezvous/types.h"
+#include "gradwire/tools/launch/rendezvous/types.h"
 
 #include "absl/strings/str_cat.h"
 

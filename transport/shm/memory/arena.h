@@ -4,8 +4,8 @@
 #include <cstdint>
 
 #include "absl/numeric/int128.h"
-#include "transport/shm/memory/control_socket.h"
-#include "transport/shm/memory/ring.h"
+#include "gradwire/transport/shm/memory/control_socket.h"
+#include "gradwire/transport/shm/memory/ring.h"
 
 namespace gradwire::transport {
 

@@ -1,10 +1,10 @@
-#include "transport/shm/memory/arena_owner.h"
+#include "gradwire/transport/shm/memory/arena_owner.h"
 
 #include <algorithm>
 #include <utility>
 
 #include "absl/numeric/bits.h"
-#include "transport/shm/memory/ring.h"
+#include "gradwire/transport/shm/memory/ring.h"
 
 namespace gradwire::transport {
 namespace {

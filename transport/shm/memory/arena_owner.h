@@ -9,10 +9,10 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/types/optional.h"
-#include "base/mutex.h"
-#include "transport/message.h"
-#include "transport/shm/memory/arena.h"
-#include "transport/shm/memory/shared_memory.h"
+#include "gradwire/base/mutex.h"
+#include "gradwire/transport/message.h"
+#include "gradwire/transport/shm/memory/arena.h"
+#include "gradwire/transport/shm/memory/shared_memory.h"
 
 namespace gradwire::transport {
 

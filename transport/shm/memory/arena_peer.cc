@@ -1,9 +1,9 @@
-#include "transport/shm/memory/arena_peer.h"
+#include "gradwire/transport/shm/memory/arena_peer.h"
 
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/error.h"
+#include "gradwire/base/error.h"
 
 namespace gradwire::transport {
 

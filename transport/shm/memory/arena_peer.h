@@ -7,9 +7,9 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
-#include "transport/message.h"
-#include "transport/shm/memory/arena.h"
-#include "transport/shm/memory/shared_memory.h"
+#include "gradwire/transport/message.h"
+#include "gradwire/transport/shm/memory/arena.h"
+#include "gradwire/transport/shm/memory/shared_memory.h"
 
 namespace gradwire::transport {
 

@@ -2,9 +2,9 @@
 #include <map>
 #include <vector>
 
+#include "gradwire/transport/shm/memory/arena_owner.h"
+#include "gradwire/transport/shm/memory/arena_peer.h"
 #include "gtest/gtest.h"
-#include "transport/shm/memory/arena_owner.h"
-#include "transport/shm/memory/arena_peer.h"
 
 namespace gradwire::transport {
 namespace {

@@ -1,4 +1,4 @@
-#include "transport/shm/memory/control_socket.h"
+#include "gradwire/transport/shm/memory/control_socket.h"
 
 #include <sys/socket.h>
 #include <sys/uio.h>

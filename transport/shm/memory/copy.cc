@@ -1,4 +1,4 @@
-#include "transport/shm/memory/copy.h"
+#include "gradwire/transport/shm/memory/copy.h"
 
 #include <cstring>
 

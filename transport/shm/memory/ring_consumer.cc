@@ -1,4 +1,4 @@
-#include "transport/shm/memory/ring_consumer.h"
+#include "gradwire/transport/shm/memory/ring_consumer.h"
 
 #include <algorithm>
 #include <cstring>

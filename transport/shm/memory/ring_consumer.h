@@ -3,8 +3,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "transport/shm/memory/ring.h"
-#include "transport/shm/memory/shared_memory.h"
+#include "gradwire/transport/shm/memory/ring.h"
+#include "gradwire/transport/shm/memory/shared_memory.h"
 
 namespace gradwire::transport {
 

@@ -1,4 +1,4 @@
-#include "transport/shm/memory/ring_producer.h"
+#include "gradwire/transport/shm/memory/ring_producer.h"
 
 #include <algorithm>
 #include <cstring>

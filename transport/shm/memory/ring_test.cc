@@ -3,9 +3,9 @@
 #include <thread>
 #include <vector>
 
+#include "gradwire/transport/shm/memory/ring_consumer.h"
+#include "gradwire/transport/shm/memory/ring_producer.h"
 #include "gtest/gtest.h"
-#include "transport/shm/memory/ring_consumer.h"
-#include "transport/shm/memory/ring_producer.h"
 
 namespace gradwire::transport {
 namespace {

@@ -1,4 +1,4 @@
-#include "transport/shm/memory/shared_memory.h"
+#include "gradwire/transport/shm/memory/shared_memory.h"
 
 #include <fcntl.h>
 #include <linux/magic.h>

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "absl/status/statusor.h"
-#include "transport/descriptor.h"
+#include "gradwire/transport/descriptor.h"
 
 namespace gradwire::transport {
 
