@@ -1,49 +1,47 @@
 #include "gradwire/data_parallel/reducer.h"
 
-#include <ATen/ops/as_strided.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "gradwire/base/error.h"
 #include "gradwire/collectives/group/rank_names.h"
 #include "gradwire/data_parallel/coalesced_broadcast.h"
 #include "gradwire/data_parallel/reducer_hooks.h"
 #include "gradwire/data_parallel/replica_check.h"
-#include "gradwire/data_parallel/same_memory.h"
 
 namespace gradwire::collectives {
 
+namespace {
+
+std::vector<NamedTensor> with_grad(const std::vector<NamedTensor>& parameters) {
+  std::vector<NamedTensor> kept;
+  for (const NamedTensor& each : parameters) {
+    if (each.tensor.requires_grad()) kept.push_back(each);
+  }
+  return kept;
+}
+
+}  // namespace
+
 Reducer::Reducer(std::vector<NamedTensor> parameters, std::vector<NamedTensor> buffers,
                  ReducerOptions options)
-    : options_(std::move(options)) {
+    : options_(std::move(options)),
+      buckets_(with_grad(parameters), options_.caps),
+      parameters_(buckets_.size()) {
   for (const NamedTensor& buffer : buffers) buffers_.push_back(buffer.tensor);
-  for (const NamedTensor& parameter : parameters) {
-    if (!parameter.tensor.requires_grad()) continue;
-    parameters_.push_back({parameter.name, parameter.tensor});
-    leaves_.push_back(parameter.tensor);
-  }
-  if (parameters_.empty()) {
-    throw Error(absl::InvalidArgumentError(
-        "DistributedDataParallel of a module without a parameter that requires grad"));
-  }
-  for (const Parameter& parameter : parameters_) {
-    if (parameter.tensor.layout() == at::kStrided) continue;
-    throw Error(
-        absl::InvalidArgumentError(absl::StrCat("the parameter \"", parameter.name, "\" is not dense")));
-  }
-  kinds_ = kinds_of(leaves_);
   parameters.insert(parameters.end(), buffers.begin(), buffers.end());
   check_and_broadcast(parameters);
-  make_buckets(reverse_order(parameters_.size()));
+  {
+    MutexLock lock(mutex_);
+    state_ = ReadyState(buckets_.buckets(), parameters_.size());
+  }
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     Parameter& parameter = parameters_[i];
-    parameter.accumulator = torch::autograd::impl::grad_accumulator(parameter.tensor);
+    parameter.accumulator = torch::autograd::impl::grad_accumulator(buckets_.leaves()[i]);
     parameter.accumulator->add_pre_hook(std::make_unique<PreHook>(*this, i));
     parameter.accumulator->add_post_hook(std::make_unique<PostHook>(*this, i));
   }
@@ -63,8 +61,6 @@ Reducer::~Reducer() {
   }
 }
 
-at::Device Reducer::device() const { return leaves_[0].device(); }
-
 void Reducer::check_and_broadcast(const std::vector<NamedTensor>& parameters) {
   std::vector<std::string> lines = {absl::StrCat(
       "buckets of ", options_.caps.first, " and ", options_.caps.others, " bytes, find_unused_parameters ",
@@ -75,45 +71,8 @@ void Reducer::check_and_broadcast(const std::vector<NamedTensor>& parameters) {
         tensors.size() < parameters.size() - buffers_.size() ? "the parameter" : "the buffer", each));
     tensors.push_back(each.tensor);
   }
-  throw_if_error(check_replicas(*options_.group, lines, device()));
+  throw_if_error(check_replicas(*options_.group, lines, buckets_.device()));
   broadcast_coalesced(*options_.group, tensors);
-}
-
-void Reducer::make_buckets(const std::vector<std::size_t>& order) {
-  const c10::NoGradGuard no_grad;
-  std::vector<PlannedParameter> planned;
-  for (std::size_t i = 0; i < leaves_.size(); ++i) {
-    planned.push_back({static_cast<uint64_t>(leaves_[i].nbytes()), kinds_[i]});
-  }
-  buckets_ = plan_buckets(planned, order, options_.caps);
-  flat_.clear();
-  for (const std::vector<std::size_t>& bucket : buckets_) {
-    int64_t elements = 0;
-    for (std::size_t i : bucket) elements += leaves_[i].numel();
-    const at::Tensor flat = at::zeros({elements}, leaves_[bucket[0]].options().requires_grad(false));
-    int64_t offset = 0;
-    for (std::size_t i : bucket) {
-      Parameter& parameter = parameters_[i];
-      const at::Tensor& leaf = parameter.tensor;
-      const at::Tensor part = flat.narrow(0, offset, leaf.numel());
-      // variable_data(): for autograd it is no view, which optimizers could not detach_(). Laid out as the parameter,
-      // where that leaves no holes.
-      const at::Tensor view =
-          (leaf.is_non_overlapping_and_dense()
-               ? flat.as_strided(leaf.sizes(), leaf.strides(), flat.storage_offset() + offset)
-               : part.view(leaf.sizes()))
-              .variable_data();
-      if (has_same_memory(leaf.grad(), parameter.view)) {
-        view.copy_(leaf.grad());
-        leaf.mutable_grad() = view;
-      }
-      parameter.view = view;
-      offset += leaf.numel();
-    }
-    flat_.push_back(flat);
-  }
-  MutexLock lock(mutex_);
-  state_ = ReadyState(buckets_, parameters_.size());
 }
 
 void Reducer::rebuild_buckets() {
@@ -125,10 +84,10 @@ void Reducer::rebuild_buckets() {
     first_order_.reset();
   }
   // With one bucket there is nothing to gain; their number is the same on all ranks.
-  if (buckets_.size() == 1) return;
+  if (buckets_.buckets().size() == 1) return;
   at::Tensor order = at::empty({static_cast<int64_t>(mine.size())}, at::kLong);
   for (std::size_t i = 0; i < mine.size(); ++i) order.data_ptr<int64_t>()[i] = static_cast<int64_t>(mine[i]);
-  order = order.to(device());
+  order = order.to(buckets_.device());
   options_.group->broadcast(order, options_.group->ranks()[0]);
   order = order.cpu();
   const int64_t* data = order.data_ptr<int64_t>();
@@ -137,7 +96,9 @@ void Reducer::rebuild_buckets() {
     throw Error(absl::InternalError(absl::StrCat(name_rank(0, options_.group->ranks()),
                                                  " sent an order of the parameters that is none")));
   }
-  make_buckets(std::vector<std::size_t>(agreed.begin(), agreed.end()));
+  buckets_.arrange(std::vector<std::size_t>(agreed.begin(), agreed.end()));
+  MutexLock lock(mutex_);
+  state_ = ReadyState(buckets_.buckets(), parameters_.size());
 }
 
 void Reducer::check_usable_locked() const {
@@ -158,7 +119,7 @@ void Reducer::before_forward(bool training) {
           absl::StrCat("the last backward pass of DistributedDataParallel did not reach all parameters, so "
                        "that their reduction was "
                        "not finished. Without gradient: ",
-                       names_of(state_.missing()), " (of ", parameters_.size(),
+                       buckets_.names_of(state_.missing()), " (of ", parameters_.size(),
                        "). If forward does not use all of them: find_unused_parameters; if the pass failed, "
                        "so has this rank")));
     }
@@ -188,17 +149,11 @@ void Reducer::end_no_sync() {
   --no_sync_;
 }
 
-std::string Reducer::names_of(const std::vector<std::size_t>& parameters) const {
-  return absl::StrJoin(parameters, ", ", [this](std::string* out, std::size_t i) {
-    absl::StrAppend(out, "\"", parameters_[i].name, "\"");
-  });
-}
-
 std::vector<std::vector<std::string>> Reducer::bucket_names() const {
   std::vector<std::vector<std::string>> names;
-  for (const std::vector<std::size_t>& bucket : buckets_) {
+  for (const std::vector<std::size_t>& bucket : buckets_.buckets()) {
     names.emplace_back();
-    for (std::size_t i : bucket) names.back().push_back(parameters_[i].name);
+    for (std::size_t i : bucket) names.back().push_back(buckets_.name(i));
   }
   return names;
 }

@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/collectives/process_group.h"
+#include "gradwire/data_parallel/gradient_buckets.h"
 #include "gradwire/data_parallel/gradient_sink.h"
 #include "gradwire/data_parallel/named_tensor.h"
 #include "gradwire/data_parallel/ready_state.h"
@@ -71,12 +72,8 @@ class Reducer {
   class PreHook;
 
   struct Parameter {
-    std::string name;
-    at::Tensor tensor;
     // Kept alive: the parameter itself holds it weakly.
     std::shared_ptr<Node> accumulator;
-    // Its place in its bucket, with the parameter's strides.
-    at::Tensor view;
     // Has taken part in a pass without reduction since the last one with.
     bool used_locally = false;
     // In the pass under way: no gradient will come; what must be there again if no rank has one.
@@ -84,12 +81,8 @@ class Reducer {
     at::Tensor saved;
   };
 
-  // reducer.cc
-  at::Device device() const;
   void check_and_broadcast(const std::vector<NamedTensor>& parameters);
-  void make_buckets(const std::vector<std::size_t>& order);
   void rebuild_buckets();
-  std::string names_of(const std::vector<std::size_t>& parameters) const;
 
   // reducer_pass.cc
   void accumulated(std::size_t index);
@@ -99,9 +92,6 @@ class Reducer {
   std::vector<bool> reached_locked(bool in_sink) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void leave_out_unused_locked(bool in_sink) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void mark_locked(std::size_t index) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void bring_grad(std::size_t index);
-  void bring_to_sink_locked(std::size_t index, const at::Tensor& gradient)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void start_reductions_locked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void wait_for_reductions();
   // Of each parameter, whether any rank used it. Called when all reductions have ended.
@@ -115,11 +105,8 @@ class Reducer {
   std::vector<at::Tensor> buffers_;
 
   // Between passes they belong to the thread that calls forward; in a pass, to the hooks.
+  GradientBuckets buckets_;
   std::vector<Parameter> parameters_;
-  std::vector<at::Tensor> leaves_;
-  std::vector<int> kinds_;
-  Buckets buckets_;
-  std::vector<at::Tensor> flat_;
   at::Tensor used_;
 
   mutable Mutex mutex_;

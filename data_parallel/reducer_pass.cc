@@ -1,6 +1,5 @@
 // What happens in a backward pass: the hooks' part of Reducer.
 
-#include <ATen/ops/add.h>
 #include <ATen/ops/clone.h>
 #include <ATen/ops/empty.h>
 #include <c10/core/GradMode.h>
@@ -13,7 +12,6 @@
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/error.h"
 #include "gradwire/data_parallel/reducer.h"
-#include "gradwire/data_parallel/same_memory.h"
 
 namespace gradwire::collectives {
 namespace {
@@ -62,7 +60,7 @@ void Reducer::accumulated(std::size_t index) {
     refuse_create_graph();
     if (!state_.started()) begin_pass_locked(/*in_sink=*/false);
     mark_locked(index);
-    bring_grad(index);
+    buckets_.bring_grad(index);
     start_reductions_locked();
     last = state_.all_taken();
   }
@@ -87,11 +85,11 @@ torch::autograd::variable_list Reducer::before_accumulation(std::size_t index,
                                         "gradients go: is //autograd linked?"));
     }
     if (!state_.started()) {
-      before_ = sink->get(leaves_);
+      before_ = sink->get(buckets_.leaves());
       begin_pass_locked(/*in_sink=*/true);
     }
     mark_locked(index);
-    bring_to_sink_locked(index, gradients[0]);
+    buckets_.bring_sum(index, gradients[0], before_[index]);
     start_reductions_locked();
     last = state_.all_taken();
   }
@@ -105,10 +103,8 @@ void Reducer::begin_pass_locked(bool in_sink) {
   reductions_.clear();
   if (in_sink) {
     // The buckets are about to be overwritten, and `.grad` stays as it is.
-    for (Parameter& parameter : parameters_) {
-      if (has_same_memory(parameter.tensor.grad(), parameter.view)) {
-        parameter.tensor.mutable_grad() = parameter.view.clone();
-      }
+    for (std::size_t i = 0; i < parameters_.size(); ++i) {
+      if (buckets_.holds_grad(i)) buckets_.leaves()[i].mutable_grad() = buckets_.view(i).clone();
     }
   }
   if (options_.find_unused_parameters) leave_out_unused_locked(in_sink);
@@ -140,27 +136,25 @@ void Reducer::leave_out_unused_locked(bool in_sink) {
     if (reached[i]) continue;
     // Takes part with what had been accumulated before, for the sake of the ranks that use it.
     if (in_sink) {
-      bring_to_sink_locked(i, at::Tensor());
+      buckets_.bring_sum(i, at::Tensor(), before_[i]);
     } else {
-      const at::Tensor& grad = parameter.tensor.grad();
-      if (!grad.defined()) {
-        parameter.view.zero_();
-      } else if (has_same_memory(grad, parameter.view)) {
-        if (!has_sum) parameter.saved = grad.clone();
-      } else {
-        parameter.view.copy_(grad);
+      const at::Tensor& grad = buckets_.leaves()[i].grad();
+      if (!buckets_.holds_grad(i)) {
+        buckets_.bring_sum(i, grad, at::Tensor());
+      } else if (!has_sum) {
+        parameter.saved = grad.clone();
       }
     }
     state_.mark(i, /*by_gradient=*/false);
   }
   // The first reduction of the pass on every rank.
-  used_ = used.to(device());
+  used_ = used.to(buckets_.device());
   reductions_.push_back(options_.group->all_reduce_async(used_, ReduceOp::kMax));
 }
 
 void Reducer::mark_locked(std::size_t index) {
   if (state_.mark(index)) return;
-  const std::string& name = parameters_[index].name;
+  const std::string& name = buckets_.name(index);
   throw Error(absl::FailedPreconditionError(
       parameters_[index].unused
           ? absl::StrCat("the parameter \"", name,
@@ -171,49 +165,10 @@ void Reducer::mark_locked(std::size_t index) {
                          "for a part of the outputs is followed by another")));
 }
 
-void Reducer::bring_grad(std::size_t index) {
-  const c10::NoGradGuard no_grad;
-  Parameter& parameter = parameters_[index];
-  at::Tensor& grad = parameter.tensor.mutable_grad();
-  if (!grad.defined()) {
-    parameter.view.zero_();
-    return;
-  }
-  if (has_same_memory(grad, parameter.view)) return;
-  if (grad.layout() != at::kStrided) {
-    throw Error(absl::InvalidArgumentError(absl::StrCat(
-        "the parameter \"", parameter.name,
-        "\" has a sparse gradient, which DistributedDataParallel does not reduce: make it dense, or keep "
-        "the parameter on a parameter server")));
-  }
-  parameter.view.copy_(grad);
-  grad = parameter.view;
-}
-
-void Reducer::bring_to_sink_locked(std::size_t index, const at::Tensor& gradient) {
-  const c10::NoGradGuard no_grad;
-  Parameter& parameter = parameters_[index];
-  const at::Tensor& before = before_[index];
-  if ((gradient.defined() && gradient.layout() != at::kStrided) ||
-      (before.defined() && before.layout() != at::kStrided)) {
-    throw Error(absl::InvalidArgumentError(absl::StrCat(
-        "the parameter \"", parameter.name,
-        "\" has a sparse gradient, which DistributedDataParallel does not reduce: make it dense, or keep "
-        "the parameter on a parameter server")));
-  }
-  if (gradient.defined() && before.defined()) {
-    at::add_out(parameter.view, before, gradient);
-  } else if (gradient.defined() || before.defined()) {
-    parameter.view.copy_(gradient.defined() ? gradient : before);
-  } else {
-    parameter.view.zero_();
-  }
-}
-
 // With the lock: the order in which they start is the same on all ranks. Starting returns at once.
 void Reducer::start_reductions_locked() {
   while (const std::optional<std::size_t> bucket = state_.take_complete()) {
-    reductions_.push_back(options_.group->all_reduce_async(flat_[*bucket], ReduceOp::kAvg));
+    reductions_.push_back(options_.group->all_reduce_async(buckets_.flat(*bucket), ReduceOp::kAvg));
   }
 }
 
@@ -247,9 +202,9 @@ void Reducer::finish_pass() {
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     Parameter& parameter = parameters_[i];
     if (anywhere[i]) {
-      parameter.tensor.mutable_grad() = parameter.view;
+      buckets_.leaves()[i].mutable_grad() = buckets_.view(i);
     } else if (parameter.saved.defined()) {
-      parameter.view.copy_(parameter.saved);
+      buckets_.view(i).copy_(parameter.saved);
     }
     parameter.saved.reset();
     parameter.used_locally = false;
@@ -265,8 +220,8 @@ void Reducer::finish_in_sink(GradientSink& sink) {
   std::vector<at::Tensor> leaves, gradients;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     if (!anywhere[i]) continue;
-    leaves.push_back(parameters_[i].tensor);
-    gradients.push_back(parameters_[i].view.clone());
+    leaves.push_back(buckets_.leaves()[i]);
+    gradients.push_back(buckets_.view(i).clone());
   }
   sink.set(leaves, std::move(gradients));
   MutexLock lock(mutex_);
