@@ -13,7 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/clock.h"
 #include "gradwire/store/hash_store.h"
-#include "gradwire/store/testing/forwarding_store.h"
+#include "gradwire/store/memory/forwarding_store.h"
 
 namespace gradwire::collectives {
 namespace {

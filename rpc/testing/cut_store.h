@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "gradwire/base/mutex.h"
-#include "gradwire/store/testing/forwarding_store.h"
+#include "gradwire/store/memory/forwarding_store.h"
 
 namespace gradwire::rpc::testing {
 

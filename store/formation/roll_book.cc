@@ -55,7 +55,7 @@ absl::StatusOr<std::string> RollBook::say_size(int size, const std::string& old)
   return store_.try_compare_set(key("world_size"), old, absl::StrCat(size), left());
 }
 
-std::optional<int> RollBook::read_size(const std::string& text) {
+std::optional<int> read_size(const std::string& text) {
   int size = 0;
   if (!absl::SimpleAtoi(text, &size) || size < 0 || size > static_cast<int>(kMaxKeysPerWait))
     return std::nullopt;
@@ -109,14 +109,6 @@ absl::StatusOr<std::optional<RollBook::Member>> RollBook::find_who_says(int size
 
 absl::Status RollBook::set_here(int rank) { return store_.try_set(key("here", rank), kHere, left()); }
 
-absl::StatusOr<bool> RollBook::is_here(int rank) {
-  GRADWIRE_ASSIGN_OR_RETURN(const std::string here, look(key("here", rank)));
-  if (here.empty()) return false;
-  // Who has ended while he waited has left the key.
-  GRADWIRE_ASSIGN_OR_RETURN(const std::optional<Claim> holder, find_holder(rank));
-  return holder.has_value();
-}
-
 absl::StatusOr<bool> RollBook::all_here(int size) {
   std::vector<std::string> keys;
   for (int rank = 0; rank < size; ++rank) keys.push_back(key("here", rank));
@@ -133,8 +125,11 @@ absl::StatusOr<bool> RollBook::all_here(int size) {
 absl::StatusOr<std::vector<int>> RollBook::find_missing(int size) {
   std::vector<int> missing;
   for (int rank = 0; rank < size; ++rank) {
-    GRADWIRE_ASSIGN_OR_RETURN(const bool here, is_here(rank));
-    if (!here) missing.push_back(rank);
+    GRADWIRE_ASSIGN_OR_RETURN(const std::string here, look(key("here", rank)));
+    // A process that ended while it waited has left the key.
+    std::optional<Claim> holder;
+    if (!here.empty()) GRADWIRE_ASSIGN_OR_RETURN(holder, find_holder(rank));
+    if (!holder.has_value()) missing.push_back(rank);
   }
   return missing;
 }
@@ -154,7 +149,7 @@ absl::Status RollBook::no_sense() const {
 
 absl::Duration RollBook::left() const { return deadline_ - Clock::system().now(); }
 
-void RollBook::give_back(Store& store, int64_t number, int rank, const std::string& claim) {
+void give_back(Store& store, int64_t number, int rank, const std::string& claim) {
   (void)store.try_compare_set(absl::StrCat(number, "/rank/", rank), claim, "", kGiveBackTime);
 }
 

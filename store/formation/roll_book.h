@@ -51,8 +51,6 @@ class RollBook {
   // Says the world size. The result is what the first who came says; a size that nobody says any more is put right by
   // passing it as `old`.
   absl::StatusOr<std::string> say_size(int size, const std::string& old);
-  // None when `text` is no size.
-  static std::optional<int> read_size(const std::string& text);
   absl::StatusOr<int> size();
   absl::StatusOr<int64_t> count_arrival();
 
@@ -78,21 +76,22 @@ class RollBook {
   absl::Status no_sense() const;
   absl::Duration left() const;
 
-  // Of the group with that number. What cannot be reached is no matter.
-  static void give_back(Store& store, int64_t number, int rank, const std::string& claim);
-
  private:
   std::string key(const char* name) const;
   std::string key(const char* name, int rank) const;
-  // Empty when the key is missing.
-  // A store that has not answered is an error, not a key that is missing.
+  // Empty when the key is missing. A store that has not answered is an error, not a key that is missing.
   absl::StatusOr<std::string> look(const std::string& key);
-  absl::StatusOr<bool> is_here(int rank);
   absl::StatusOr<RollVerdict> read(const absl::StatusOr<std::string>& text) const;
 
   Store& store_;
   const absl::Time deadline_;
   int64_t number_ = 0;
 };
+
+// The size that say_size() returned; none when the text is no size.
+std::optional<int> read_size(const std::string& text);
+
+// Gives back a rank of the group with that number. A store that cannot be reached is ignored.
+void give_back(Store& store, int64_t number, int rank, const std::string& claim);
 
 }  // namespace gradwire::store

@@ -107,7 +107,7 @@ class Caller {
     std::string old;
     for (int tries = 0; tries < kTries; ++tries) {
       GRADWIRE_ASSIGN_OR_RETURN(std::string said, book_.say_size(call_.world_size, old));
-      const std::optional<int> size = RollBook::read_size(said);
+      const std::optional<int> size = read_size(said);
       if (size == call_.world_size) return true;
       if (size == 0) {
         // An open group is complete as soon as somebody comes.
@@ -269,7 +269,7 @@ class Caller {
 absl::StatusOr<Place> call_roll(Store& book, const RollCall& call) { return Caller(book, call).run(); }
 
 void leave_place(Store& book, const Place& place) {
-  if (!place.claim.empty()) RollBook::give_back(book, place.number, place.rank, place.claim);
+  if (!place.claim.empty()) give_back(book, place.number, place.rank, place.claim);
 }
 
 }  // namespace gradwire::store
