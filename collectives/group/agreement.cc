@@ -135,4 +135,28 @@ void forget(store::Store& store, absl::string_view key, int size) {
   (void)store.try_delete_key(verdict_key(key));
 }
 
+absl::Status MonitoredBarrier::run(store::Store& store, int rank, int size, absl::Duration timeout,
+                                   bool name_all, const std::function<absl::Status()>& interrupted) {
+  const auto key = [](int64_t number) { return absl::StrCat("monitored_barrier/", number); };
+  const int64_t round = next_++;
+  const absl::Time deadline =
+      timeout == absl::InfiniteDuration() ? absl::InfiniteFuture() : Clock::system().now() + timeout;
+  const absl::Status status = agree({.store = store,
+                                     .key = key(round),
+                                     .rank = rank,
+                                     .size = size,
+                                     .deadline = deadline,
+                                     .interrupted = interrupted,
+                                     .name_all = name_all},
+                                    "");
+  if (absl::IsDeadlineExceeded(status)) {
+    return absl::DeadlineExceededError(
+        absl::StrCat(status.message(), " within ", absl::FormatDuration(timeout)));
+  }
+  GRADWIRE_RETURN_IF_ERROR(status);
+  // Who has come to this one is through with those before.
+  for (; rank == 0 && forgotten_ < round; ++forgotten_) forget(store, key(forgotten_), size);
+  return absl::OkStatus();
+}
+
 }  // namespace gradwire::collectives

@@ -37,6 +37,18 @@ absl::Status agree(const Agreement& round, absl::string_view text, const Judge& 
 // Removes what a round has left in the store. By one rank, when all have got their verdict.
 void forget(store::Store& store, absl::string_view key, int size);
 
+// The barriers of one group that name the ranks that do not come: rounds without a text. Not thread-safe.
+class MonitoredBarrier {
+ public:
+  // All ranks call it equally often. Errors as agree(), DeadlineExceeded with the time.
+  absl::Status run(store::Store& store, int rank, int size, absl::Duration timeout, bool name_all,
+                   const std::function<absl::Status()>& interrupted);
+
+ private:
+  int64_t next_ = 0;
+  int64_t forgotten_ = 0;
+};
+
 // "rank 3", "ranks 3, 5".
 std::string name_ranks(const std::vector<int>& ranks);
 

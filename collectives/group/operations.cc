@@ -1,8 +1,40 @@
 #include "gradwire/collectives/group/operations.h"
 
+#include <algorithm>
+#include <limits>
 #include <utility>
 
-namespace gradwire::collectives::operations {
+#include "gradwire/base/stable_hash.h"
+
+namespace gradwire::collectives {
+namespace {
+
+uint64_t hash_of(at::IntArrayRef sizes) {
+  return stable_hash({reinterpret_cast<const char*>(sizes.data()), sizes.size() * sizeof(int64_t)});
+}
+
+}  // namespace
+
+OperationRecord record_of(Operation operation, const at::Tensor& tensor) {
+  OperationRecord record;
+  record.operation = operation;
+  record.dtype = c10::toString(tensor.scalar_type());
+  const at::IntArrayRef sizes = tensor.sizes();
+  record.dimensions = static_cast<uint8_t>(std::min<std::size_t>(sizes.size(), 255));
+  const std::size_t kept = std::min<std::size_t>(sizes.size(), OperationRecord::kMostSizes);
+  bool whole = kept == sizes.size();
+  for (std::size_t i = 0; i < kept; ++i) {
+    record.sizes[i] =
+        static_cast<uint32_t>(std::min<int64_t>(sizes[i], std::numeric_limits<uint32_t>::max()));
+    whole = whole && static_cast<int64_t>(record.sizes[i]) == sizes[i];
+  }
+  record.elements = tensor.numel();
+  if (!whole) [[unlikely]]
+    record.shape_hash = hash_of(sizes);
+  return record;
+}
+
+namespace operations {
 namespace {
 
 // What is left to do for the backend once the factor is in the values.
@@ -87,4 +119,5 @@ absl::Status all_to_all_single(RunContext& run, at::Tensor output, at::Tensor in
       staging.target(output, /*keeps=*/false), std::move(source), output_splits, input_splits, run.deadline));
 }
 
-}  // namespace gradwire::collectives::operations
+}  // namespace operations
+}  // namespace gradwire::collectives

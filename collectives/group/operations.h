@@ -8,11 +8,15 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "gradwire/collectives/flight/operation.h"
 #include "gradwire/collectives/group_backend.h"
 
 // From checked arguments to what a backend takes: contiguous tensors of its device, premultiplied. Exceptions of libtorch
 // pass through.
 namespace gradwire::collectives {
+
+// What a call with this tensor is recorded as.
+OperationRecord record_of(Operation operation, const at::Tensor& tensor);
 
 // One run of one operation.
 struct RunContext {

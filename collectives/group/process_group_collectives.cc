@@ -1,7 +1,7 @@
 // The collectives of libtorch's tensors: each is checked, described, and run in its turn.
 #include <utility>
 
-#include "gradwire/collectives/group/process_group_run.h"
+#include "gradwire/collectives/group/process_group_impl.h"
 
 namespace gradwire::collectives {
 namespace {
@@ -33,7 +33,7 @@ ProcessGroup::WorkPtr ProcessGroupImpl::begin_broadcast(Mode mode, at::Tensor te
   check(kThis, root == rank() ? checks_.readable(tensor, "tensor") : checks_.writable(tensor, "tensor"));
   const OperationRecord record = with_root(record_of(kThis, tensor), src);
   const c10::Device device = tensor.device();
-  return perform(mode, record, device, [tensor = std::move(tensor), root](RunContext& run) mutable {
+  return runner_->perform(mode, record, device, [tensor = std::move(tensor), root](RunContext& run) mutable {
     return operations::broadcast(run, std::move(tensor), root);
   });
 }
@@ -46,9 +46,10 @@ ProcessGroup::WorkPtr ProcessGroupImpl::begin_reduce(Mode mode, at::Tensor tenso
   check(kThis, checks_.reduction(op, tensor));
   const OperationRecord record = with_op(with_root(record_of(kThis, tensor), dst), op);
   const c10::Device device = tensor.device();
-  return perform(mode, record, device, [tensor = std::move(tensor), root, op](RunContext& run) mutable {
-    return operations::reduce(run, std::move(tensor), root, op);
-  });
+  return runner_->perform(mode, record, device,
+                          [tensor = std::move(tensor), root, op](RunContext& run) mutable {
+                            return operations::reduce(run, std::move(tensor), root, op);
+                          });
 }
 
 ProcessGroup::WorkPtr ProcessGroupImpl::begin_all_reduce(Mode mode, at::Tensor tensor, const Reduction& op) {
@@ -57,7 +58,7 @@ ProcessGroup::WorkPtr ProcessGroupImpl::begin_all_reduce(Mode mode, at::Tensor t
   check(kThis, checks_.reduction(op, tensor));
   const OperationRecord record = with_op(record_of(kThis, tensor), op);
   const c10::Device device = tensor.device();
-  return perform(mode, record, device, [tensor = std::move(tensor), op](RunContext& run) mutable {
+  return runner_->perform(mode, record, device, [tensor = std::move(tensor), op](RunContext& run) mutable {
     return operations::all_reduce(run, std::move(tensor), op);
   });
 }
@@ -69,10 +70,11 @@ ProcessGroup::WorkPtr ProcessGroupImpl::begin_gather(Mode mode, at::Tensor tenso
   check(kThis, checks_.root_list(list, tensor, root == rank(), /*written=*/true, "list"));
   const OperationRecord record = with_root(record_of(kThis, tensor), dst);
   const c10::Device device = tensor.device();
-  return perform(mode, record, device,
-                 [tensor = std::move(tensor), list = std::move(list), root](RunContext& run) mutable {
-                   return operations::gather(run, std::move(tensor), std::move(list), root);
-                 });
+  return runner_->perform(
+      mode, record, device,
+      [tensor = std::move(tensor), list = std::move(list), root](RunContext& run) mutable {
+        return operations::gather(run, std::move(tensor), std::move(list), root);
+      });
 }
 
 ProcessGroup::WorkPtr ProcessGroupImpl::begin_all_gather(Mode mode, Tensors list, at::Tensor tensor) {
@@ -81,10 +83,10 @@ ProcessGroup::WorkPtr ProcessGroupImpl::begin_all_gather(Mode mode, Tensors list
   check(kThis, checks_.outputs(list, tensor, "list"));
   const OperationRecord record = record_of(kThis, tensor);
   const c10::Device device = tensor.device();
-  return perform(mode, record, device,
-                 [tensor = std::move(tensor), list = std::move(list)](RunContext& run) mutable {
-                   return operations::all_gather(run, std::move(tensor), std::move(list));
-                 });
+  return runner_->perform(mode, record, device,
+                          [tensor = std::move(tensor), list = std::move(list)](RunContext& run) mutable {
+                            return operations::all_gather(run, std::move(tensor), std::move(list));
+                          });
 }
 
 ProcessGroup::WorkPtr ProcessGroupImpl::begin_scatter(Mode mode, at::Tensor tensor, Tensors list, int src) {
@@ -94,10 +96,11 @@ ProcessGroup::WorkPtr ProcessGroupImpl::begin_scatter(Mode mode, at::Tensor tens
   check(kThis, checks_.root_list(list, tensor, root == rank(), /*written=*/false, "list"));
   const OperationRecord record = with_root(record_of(kThis, tensor), src);
   const c10::Device device = tensor.device();
-  return perform(mode, record, device,
-                 [tensor = std::move(tensor), list = std::move(list), root](RunContext& run) mutable {
-                   return operations::scatter(run, std::move(tensor), std::move(list), root);
-                 });
+  return runner_->perform(
+      mode, record, device,
+      [tensor = std::move(tensor), list = std::move(list), root](RunContext& run) mutable {
+        return operations::scatter(run, std::move(tensor), std::move(list), root);
+      });
 }
 
 ProcessGroup::WorkPtr ProcessGroupImpl::begin_reduce_scatter(Mode mode, at::Tensor output, Tensors list,
@@ -108,10 +111,10 @@ ProcessGroup::WorkPtr ProcessGroupImpl::begin_reduce_scatter(Mode mode, at::Tens
   check(kThis, checks_.inputs(list, output, "list"));
   const OperationRecord record = with_op(record_of(kThis, output), op);
   const c10::Device device = output.device();
-  return perform(mode, record, device,
-                 [output = std::move(output), list = std::move(list), op](RunContext& run) mutable {
-                   return operations::reduce_scatter(run, std::move(output), std::move(list), op);
-                 });
+  return runner_->perform(mode, record, device,
+                          [output = std::move(output), list = std::move(list), op](RunContext& run) mutable {
+                            return operations::reduce_scatter(run, std::move(output), std::move(list), op);
+                          });
 }
 
 ProcessGroup::WorkPtr ProcessGroupImpl::begin_all_to_all(Mode mode, Tensors outputs, Tensors inputs) {
@@ -119,16 +122,17 @@ ProcessGroup::WorkPtr ProcessGroupImpl::begin_all_to_all(Mode mode, Tensors outp
   check(kThis, checks_.all_to_all(outputs, inputs));
   const OperationRecord record = dtype_alone(kThis, inputs.front());
   const c10::Device device = inputs.front().device();
-  return perform(mode, record, device,
-                 [outputs = std::move(outputs), inputs = std::move(inputs)](RunContext& run) mutable {
-                   return operations::all_to_all(run, std::move(outputs), std::move(inputs));
-                 });
+  return runner_->perform(
+      mode, record, device,
+      [outputs = std::move(outputs), inputs = std::move(inputs)](RunContext& run) mutable {
+        return operations::all_to_all(run, std::move(outputs), std::move(inputs));
+      });
 }
 
 ProcessGroup::WorkPtr ProcessGroupImpl::begin_barrier(Mode mode, const std::vector<int>& device_ids) {
   OperationRecord record;
   record.operation = Operation::kBarrier;
-  return perform(mode, record, own_device(), [device_ids](RunContext& run) {
+  return runner_->perform(mode, record, own_device(), [device_ids](RunContext& run) {
     absl::Status status = run.backend.barrier_on(device_ids, run.deadline);
     run.enqueued = run.backend.take_enqueued();
     return status;
@@ -143,10 +147,10 @@ ProcessGroup::WorkPtr ProcessGroupImpl::begin_all_gather_into_tensor(Mode mode, 
   check(kThis, checks_.whole_and_part(output, "output", input, "input"));
   const OperationRecord record = record_of(kThis, input);
   const c10::Device device = input.device();
-  return perform(mode, record, device,
-                 [output = std::move(output), input = std::move(input)](RunContext& run) mutable {
-                   return operations::all_gather_into_tensor(run, std::move(output), std::move(input));
-                 });
+  return runner_->perform(
+      mode, record, device, [output = std::move(output), input = std::move(input)](RunContext& run) mutable {
+        return operations::all_gather_into_tensor(run, std::move(output), std::move(input));
+      });
 }
 
 ProcessGroup::WorkPtr ProcessGroupImpl::begin_reduce_scatter_tensor(Mode mode, at::Tensor output,
@@ -158,10 +162,11 @@ ProcessGroup::WorkPtr ProcessGroupImpl::begin_reduce_scatter_tensor(Mode mode, a
   check(kThis, checks_.whole_and_part(input, "input", output, "output"));
   const OperationRecord record = with_op(record_of(kThis, output), op);
   const c10::Device device = output.device();
-  return perform(mode, record, device,
-                 [output = std::move(output), input = std::move(input), op](RunContext& run) mutable {
-                   return operations::reduce_scatter_tensor(run, std::move(output), std::move(input), op);
-                 });
+  return runner_->perform(
+      mode, record, device,
+      [output = std::move(output), input = std::move(input), op](RunContext& run) mutable {
+        return operations::reduce_scatter_tensor(run, std::move(output), std::move(input), op);
+      });
 }
 
 ProcessGroup::WorkPtr ProcessGroupImpl::begin_all_to_all_single(Mode mode, at::Tensor output,
@@ -178,11 +183,12 @@ ProcessGroup::WorkPtr ProcessGroupImpl::begin_all_to_all_single(Mode mode, at::T
   check(kThis, checks_.rows_to_self(output, (*out)[rank()], input, (*in)[rank()]));
   const OperationRecord record = dtype_alone(kThis, input);
   const c10::Device device = input.device();
-  return perform(mode, record, device,
-                 [output = std::move(output), input = std::move(input), out = *std::move(out),
-                  in = *std::move(in)](RunContext& run) mutable {
-                   return operations::all_to_all_single(run, std::move(output), std::move(input), out, in);
-                 });
+  return runner_->perform(mode, record, device,
+                          [output = std::move(output), input = std::move(input), out = *std::move(out),
+                           in = *std::move(in)](RunContext& run) mutable {
+                            return operations::all_to_all_single(run, std::move(output), std::move(input),
+                                                                 out, in);
+                          });
 }
 
 }  // namespace gradwire::collectives

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -12,14 +11,12 @@
 #include "gradwire/base/error.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/collectives/checks/argument_checks.h"
-#include "gradwire/collectives/flight/coarse_clock.h"
 #include "gradwire/collectives/group/agreement.h"
 #include "gradwire/collectives/group/group_identity.h"
-#include "gradwire/collectives/group/operations.h"
+#include "gradwire/collectives/group/operation_runner.h"
+#include "gradwire/collectives/group/transfer.h"
 #include "gradwire/collectives/group_backend.h"
 #include "gradwire/collectives/process_group.h"
-#include "gradwire/collectives/queue/async_queue.h"
-#include "gradwire/collectives/queue/turnstile.h"
 
 namespace gradwire::collectives {
 
@@ -36,13 +33,10 @@ struct GroupParts {
   std::unique_ptr<GroupBackend> backend;
 };
 
-// One at a time goes through the turnstile, in the order of calls. Who calls a synchronous operation runs it himself;
-// asynchronous ones are run by a thread of the group's, or enqueued on a device by their caller. The backend is used by
-// whoever's turn it is, and by point-to-point operations, which hold on to it while they begin.
+// Checks the arguments of operations and describes them; OperationRunner runs the collectives, Transfer is a message.
 class ProcessGroupImpl final : public ProcessGroup {
  public:
   explicit ProcessGroupImpl(GroupParts parts);
-  ~ProcessGroupImpl() override;
 
   int rank() const override { return identity_->rank; }
   int size() const override { return checks_.size(); }
@@ -86,18 +80,25 @@ class ProcessGroupImpl final : public ProcessGroup {
   WorkPtr reduce_multigpu_async(Tensors tensors, int dst, const Reduction& op) override;
   WorkPtr all_gather_multigpu_async(std::vector<Tensors> lists, Tensors tensors) override;
 
-  void send(at::Tensor tensor, int dst, int tag) override;
-  int recv(at::Tensor tensor, int src, int tag) override;
-  WorkPtr isend(at::Tensor tensor, int dst, int tag) override;
-  WorkPtr irecv(at::Tensor tensor, int src, int tag) override;
+  void send(at::Tensor tensor, int dst, int tag) override {
+    (void)begin_send(std::move(tensor), dst, tag).wait();
+  }
+  int recv(at::Tensor tensor, int src, int tag) override {
+    return begin_receive(std::move(tensor), src, tag, /*waits=*/true).wait();
+  }
+  WorkPtr isend(at::Tensor tensor, int dst, int tag) override {
+    return begin_send(std::move(tensor), dst, tag).as_work();
+  }
+  WorkPtr irecv(at::Tensor tensor, int src, int tag) override {
+    return begin_receive(std::move(tensor), src, tag, /*waits=*/false).as_work();
+  }
 
-  void abort(const std::string& reason) override;
+  void abort(const std::string& reason) override { runner_->abort(reason); }
   std::string flight_record() const override { return identity_->recorder.text(); }
   void destroy() override;
 
  private:
-  enum class Mode { kNow, kLater };
-  struct Transfer;
+  using Mode = OperationRunner::Mode;
 
   WorkPtr begin_broadcast(Mode mode, at::Tensor tensor, int src);
   WorkPtr begin_reduce(Mode mode, at::Tensor tensor, int dst, const Reduction& op);
@@ -115,66 +116,35 @@ class ProcessGroupImpl final : public ProcessGroup {
                                   const std::vector<int64_t>& input_splits);
   WorkPtr begin_exchange_objects(Mode mode, ObjectExchange exchange);
 
-  // Runs absl::Status run(RunContext&) in its turn; see process_group_run.h. `device`: of the tensors.
-  template <class Run>
-  WorkPtr perform(Mode mode, const OperationRecord& record, c10::Device device, Run run);
-  template <class Run>
-  WorkPtr perform_later(const OperationRecord& record, c10::Device device, Run run);
-  template <class Run>
-  absl::Status run_in_turn(const OperationRecord& record, uint64_t ticket, uint64_t entry, c10::Device device,
-                           Run& run, CoarseTime now, std::unique_ptr<Enqueued>& enqueued);
-
   // Throws the check's error, with the operation and the group.
   void check(Operation operation, const absl::Status& status) const {
     if (!status.ok()) refuse(operation, status);
   }
   [[noreturn]] void refuse(Operation operation, const absl::Status& status) const;
   int check_rank(Operation operation, int world_rank, absl::string_view name) const;
-  absl::Status compare_with_others(RunContext& run, const OperationRecord& record, uint64_t sequence,
-                                   c10::Device device) const;
   absl::Status check_multi_device() const;
 
   // Where operations without tensors of the caller's have theirs.
   c10::Device own_device() const;
-  // Of an operation that begins at `now`.
-  absl::Time deadline(CoarseTime now) const { return to_time(now + kCoarseClockLag) + options_.timeout; }
-  absl::Status closed_error() const;
-  absl::Status interruption() const;
-  // None when the group has been destroyed.
-  std::shared_ptr<GroupBackend> backend_for_others() const;
-  Transfer record_transfer(Operation operation, const at::Tensor& tensor, int peer, int tag, CoarseTime now);
-  Transfer begin_send(at::Tensor tensor, int dst, int tag);
+  Transfer begin_send(at::Tensor tensor, int dst, int tag) const;
   // `waits`: the caller does so at once.
-  Transfer begin_receive(at::Tensor tensor, int src, int tag, bool waits);
+  Transfer begin_receive(at::Tensor tensor, int src, int tag, bool waits) const;
 
   const std::shared_ptr<GroupIdentity> identity_;
   const ArgumentChecks checks_;
   const Backend kind_;
   const bool takes_cpu_;
-  const bool stage_to_host_;
   const ProcessGroupOptions options_;
   const std::shared_ptr<store::Store> store_;
 
-  Turnstile turnstile_;
-  // Read and written by whoever's turn it is.
-  bool closed_ = false;
-  int64_t monitored_barriers_ = 0;
-  int64_t forgotten_barriers_ = 0;
+  const std::shared_ptr<OperationRunner> runner_;
+
+  // Read and written by the operation whose turn it is.
+  MonitoredBarrier monitored_barrier_;
   int64_t groups_made_ = 0;
-  // Changed in turn and under the mutex; read with either.
-  std::shared_ptr<GroupBackend> backend_;
 
-  mutable Mutex mutex_;
-  // Why abort() was called; OK until then.
-  absl::Status aborted_ ABSL_GUARDED_BY(mutex_);
+  Mutex mutex_;
   std::vector<std::weak_ptr<ProcessGroup>> groups_ ABSL_GUARDED_BY(mutex_);
-  Mutex destroy_mutex_;
-  bool destroyed_ ABSL_GUARDED_BY(destroy_mutex_) = false;
-
-  AsyncQueue async_;
 };
-
-// What a call with this tensor is recorded as.
-OperationRecord record_of(Operation operation, const at::Tensor& tensor);
 
 }  // namespace gradwire::collectives

@@ -2,7 +2,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "gradwire/collectives/group/process_group_run.h"
+#include "gradwire/collectives/group/process_group_impl.h"
 
 namespace gradwire::collectives {
 namespace {
@@ -16,8 +16,8 @@ absl::Status take(RunContext& run, absl::Status status) {
 
 // Looked for before anything is sent; the run looks again, in its turn.
 absl::Status ProcessGroupImpl::check_multi_device() const {
-  const std::shared_ptr<GroupBackend> backend = backend_for_others();
-  if (backend == nullptr) return closed_error();
+  const std::shared_ptr<GroupBackend> backend = runner_->backend();
+  if (backend == nullptr) return runner_->closed_error();
   if (backend->multi_device() != nullptr) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("the backend ", to_string(kind_), " serves one device for each rank; this needs nccl"));
@@ -31,9 +31,10 @@ ProcessGroup::WorkPtr ProcessGroupImpl::broadcast_multigpu_async(Tensors tensors
   OperationRecord record = record_of(kThis, tensors[0]);
   record.peer = src;
   const c10::Device device = tensors[0].device();
-  return perform(Mode::kLater, record, device, [tensors = std::move(tensors), root](RunContext& run) {
-    return take(run, run.backend.multi_device()->broadcast(tensors, root, run.deadline));
-  });
+  return runner_->perform(
+      Mode::kLater, record, device, [tensors = std::move(tensors), root](RunContext& run) {
+        return take(run, run.backend.multi_device()->broadcast(tensors, root, run.deadline));
+      });
 }
 
 ProcessGroup::WorkPtr ProcessGroupImpl::all_reduce_multigpu_async(Tensors tensors, const Reduction& op) {
@@ -44,7 +45,7 @@ ProcessGroup::WorkPtr ProcessGroupImpl::all_reduce_multigpu_async(Tensors tensor
   OperationRecord record = record_of(kThis, tensors[0]);
   record.reduction = static_cast<int8_t>(op.op);
   const c10::Device device = tensors[0].device();
-  return perform(Mode::kLater, record, device, [tensors = std::move(tensors), op](RunContext& run) {
+  return runner_->perform(Mode::kLater, record, device, [tensors = std::move(tensors), op](RunContext& run) {
     return take(run, run.backend.multi_device()->all_reduce(tensors, op, run.deadline));
   });
 }
@@ -59,9 +60,10 @@ ProcessGroup::WorkPtr ProcessGroupImpl::reduce_multigpu_async(Tensors tensors, i
   record.peer = dst;
   record.reduction = static_cast<int8_t>(op.op);
   const c10::Device device = tensors[0].device();
-  return perform(Mode::kLater, record, device, [tensors = std::move(tensors), root, op](RunContext& run) {
-    return take(run, run.backend.multi_device()->reduce(tensors, root, op, run.deadline));
-  });
+  return runner_->perform(
+      Mode::kLater, record, device, [tensors = std::move(tensors), root, op](RunContext& run) {
+        return take(run, run.backend.multi_device()->reduce(tensors, root, op, run.deadline));
+      });
 }
 
 ProcessGroup::WorkPtr ProcessGroupImpl::all_gather_multigpu_async(std::vector<Tensors> lists,
@@ -72,10 +74,11 @@ ProcessGroup::WorkPtr ProcessGroupImpl::all_gather_multigpu_async(std::vector<Te
   check(kThis, checks_.lists_per_device(lists, tensors));
   const OperationRecord record = record_of(kThis, tensors[0]);
   const c10::Device device = tensors[0].device();
-  return perform(Mode::kLater, record, device,
-                 [lists = std::move(lists), tensors = std::move(tensors)](RunContext& run) {
-                   return take(run, run.backend.multi_device()->all_gather(lists, tensors, run.deadline));
-                 });
+  return runner_->perform(Mode::kLater, record, device,
+                          [lists = std::move(lists), tensors = std::move(tensors)](RunContext& run) {
+                            return take(run,
+                                        run.backend.multi_device()->all_gather(lists, tensors, run.deadline));
+                          });
 }
 
 }  // namespace gradwire::collectives

@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "gradwire/collectives/group/object_bytes.h"
-#include "gradwire/collectives/group/process_group_run.h"
+#include "gradwire/collectives/group/process_group_impl.h"
 
 namespace gradwire::collectives {
 namespace {
@@ -169,10 +169,10 @@ ProcessGroup::WorkPtr ProcessGroupImpl::begin_exchange_objects(Mode mode, Object
   record.operation = operation;
   record.peer = rooted ? exchange.root : OperationRecord::kNoPeer;
   const c10::Device device = own_device();
-  return perform(mode, record, device,
-                 [exchange = std::move(exchange), root, device](RunContext& run) mutable {
-                   return Exchange(run, exchange, root, device).run();
-                 });
+  return runner_->perform(mode, record, device,
+                          [exchange = std::move(exchange), root, device](RunContext& run) mutable {
+                            return Exchange(run, exchange, root, device).run();
+                          });
 }
 
 }  // namespace gradwire::collectives

@@ -1,0 +1,67 @@
+#include "gradwire/collectives/group/operation_runner.h"
+
+#include "absl/strings/str_cat.h"
+#include "gradwire/base/log.h"
+#include "gradwire/collectives/group/consistency.h"
+
+namespace gradwire::collectives {
+
+std::shared_ptr<GroupBackend> OperationRunner::backend() const {
+  MutexLock lock(mutex_);
+  return backend_;
+}
+
+absl::Status OperationRunner::closed_error() const {
+  return absl::FailedPreconditionError(
+      absl::StrCat("the process group \"", identity_->name, "\" has been destroyed"));
+}
+
+absl::Status OperationRunner::interruption() const {
+  MutexLock lock(mutex_);
+  return aborted_;
+}
+
+absl::Status OperationRunner::compare_with_others(RunContext& run, const OperationRecord& record,
+                                                  uint64_t sequence, c10::Device device) const {
+  if (record.operation == Operation::kMonitoredBarrier || record.operation == Operation::kNewGroup) {
+    return absl::OkStatus();
+  }
+  return check_consistency(run, record, sequence, device);
+}
+
+void OperationRunner::abort(const std::string& reason) {
+  const absl::Status status = absl::AbortedError(absl::StrCat("aborted: ", reason));
+  std::shared_ptr<GroupBackend> backend;
+  {
+    MutexLock lock(mutex_);
+    if (aborted_.ok()) aborted_ = status;
+    backend = backend_;
+  }
+  log(LogLevel::kInfo, "process group \"", identity_->name, "\": rank ", identity_->rank,
+      " aborts it: ", reason);
+  if (backend != nullptr) backend->abort(status);
+}
+
+void OperationRunner::close() {
+  MutexLock one_at_a_time(close_mutex_);
+  if (close_called_) return;
+  close_called_ = true;
+  async_.close();
+  const uint64_t ticket = turnstile_.take();
+  if (!turnstile_.wait_until(ticket, deadline(coarse_now()))) {
+    abort("the group is being destroyed");
+    turnstile_.wait(ticket);
+  }
+  closed_ = true;
+  std::shared_ptr<GroupBackend> backend;
+  {
+    MutexLock lock(mutex_);
+    backend.swap(backend_);
+  }
+  turnstile_.leave(ticket);
+  backend.reset();
+  async_.join();
+  log(LogLevel::kInfo, "process group \"", identity_->name, "\": rank ", identity_->rank, " has left");
+}
+
+}  // namespace gradwire::collectives

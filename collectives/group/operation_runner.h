@@ -1,0 +1,168 @@
+#pragma once
+
+#include <c10/core/Device.h>
+
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "gradwire/base/error.h"
+#include "gradwire/base/mutex.h"
+#include "gradwire/base/threads/executor.h"
+#include "gradwire/collectives/flight/coarse_clock.h"
+#include "gradwire/collectives/group/group_identity.h"
+#include "gradwire/collectives/group/operations.h"
+#include "gradwire/collectives/group_backend.h"
+#include "gradwire/collectives/queue/async_queue.h"
+#include "gradwire/collectives/queue/turnstile.h"
+#include "gradwire/collectives/work.h"
+
+namespace gradwire::collectives {
+
+// Runs the collectives of a group's member, one at a time in the order of calls. The caller of a synchronous operation runs
+// it itself; asynchronous ones are run by the runner's thread, or enqueued on a device by their caller. Thread-safe. Owns
+// the backend, which is used by the operation whose turn it is, and by point-to-point operations while they begin. Lives
+// in a shared_ptr: operations that wait for their turn keep it.
+class OperationRunner : public std::enable_shared_from_this<OperationRunner> {
+ public:
+  enum class Mode { kNow, kLater };
+  struct Options {
+    int size = 1;
+    absl::Duration timeout;
+    bool stage_to_host = false;
+    bool check_consistency = false;
+  };
+
+  OperationRunner(std::shared_ptr<GroupIdentity> identity, const Options& options,
+                  std::shared_ptr<GroupBackend> backend)
+      : identity_(std::move(identity)), options_(options), backend_(std::move(backend)) {}
+  // Nobody calls any more: what is queued would hold the runner.
+  ~OperationRunner() { async_.close(); }
+
+  // Runs absl::Status run(RunContext&) in its turn. `device`: of the tensors. kNow: returns nullptr when it has run;
+  // throws Error. kLater: its Work.
+  template <class Run>
+  std::shared_ptr<Work> perform(Mode mode, const OperationRecord& record, c10::Device device, Run run);
+
+  const std::shared_ptr<GroupIdentity>& identity() const { return identity_; }
+  // For operations that take no turn; nullptr after close().
+  std::shared_ptr<GroupBackend> backend() const;
+  // Of an operation that begins at `now`.
+  RunContext context(GroupBackend& backend, CoarseTime now) const {
+    return {backend, deadline(now), options_.stage_to_host, identity_->rank, options_.size, nullptr};
+  }
+  // Why nothing runs after close(); why abort() was called, OK until then.
+  absl::Status closed_error() const;
+  absl::Status interruption() const;
+
+  // Ends what runs and all that comes with Aborted. The first reason holds.
+  void abort(const std::string& reason);
+  bool on_thread() const { return async_.on_thread(); }
+  // Lets what was called end, for as long as an operation may take, aborts the rest, and destroys the backend.
+  // Idempotent. Not on the runner's thread.
+  void close();
+
+ private:
+  template <class Run>
+  std::shared_ptr<Work> perform_later(const OperationRecord& record, c10::Device device, Run run);
+  template <class Run>
+  absl::Status run_in_turn(const OperationRecord& record, uint64_t ticket, uint64_t entry, c10::Device device,
+                           Run& run, CoarseTime now, std::unique_ptr<Enqueued>& enqueued);
+  absl::Status compare_with_others(RunContext& run, const OperationRecord& record, uint64_t sequence,
+                                   c10::Device device) const;
+  absl::Time deadline(CoarseTime now) const { return to_time(now + kCoarseClockLag) + options_.timeout; }
+
+  const std::shared_ptr<GroupIdentity> identity_;
+  const Options options_;
+
+  Turnstile turnstile_;
+  // Read and written by the operation whose turn it is.
+  bool closed_ = false;
+  // Changed in turn and under the mutex; read with either.
+  std::shared_ptr<GroupBackend> backend_;
+
+  mutable Mutex mutex_;
+  absl::Status aborted_ ABSL_GUARDED_BY(mutex_);
+  Mutex close_mutex_;
+  bool close_called_ ABSL_GUARDED_BY(close_mutex_) = false;
+
+  AsyncQueue async_;
+};
+
+template <class Run>
+absl::Status OperationRunner::run_in_turn(const OperationRecord& record, uint64_t ticket, uint64_t entry,
+                                          c10::Device device, Run& run, CoarseTime now,
+                                          std::unique_ptr<Enqueued>& enqueued) {
+  absl::Status status;
+  if (closed_) [[unlikely]] {
+    status = closed_error();
+  } else {
+    RunContext context = this->context(*backend_, now);
+    try {
+      if (options_.check_consistency) [[unlikely]] {
+        status = compare_with_others(context, record, ticket, device);
+      }
+      if (status.ok()) status = run(context);
+    } catch (...) {
+      status = status_from_exception(std::current_exception());
+    }
+    enqueued = std::move(context.enqueued);
+  }
+  return identity_->end(record, ticket, entry, std::move(status));
+}
+
+template <class Run>
+std::shared_ptr<Work> OperationRunner::perform(Mode mode, const OperationRecord& record, c10::Device device,
+                                               Run run) {
+  // The caller's current stream is what an operation on a device is ordered by.
+  if (mode == Mode::kLater && device.is_cpu()) return perform_later(record, device, std::move(run));
+  // On a thread of a pool another takes its place meanwhile.
+  const BlockingScope blocking;
+  throw_if_error(blocking.status());
+  const uint64_t ticket = turnstile_.take();
+  CoarseTime now = coarse_now();
+  const uint64_t entry = identity_->recorder.begin(record, ticket, FlightRecorder::State::kRunning, now);
+  if (turnstile_.wait(ticket)) now = coarse_now();
+  std::unique_ptr<Enqueued> enqueued;
+  absl::Status status = run_in_turn(record, ticket, entry, device, run, now, enqueued);
+  turnstile_.leave(ticket);
+  if (mode == Mode::kNow) {
+    throw_if_error(status);
+    if (enqueued != nullptr) enqueued->order_current_stream();
+    return nullptr;
+  }
+  return std::make_shared<Work>(status.ok() ? Future<int>(-1) : Future<int>(std::move(status)),
+                                std::move(enqueued));
+}
+
+template <class Run>
+std::shared_ptr<Work> OperationRunner::perform_later(const OperationRecord& record, c10::Device device,
+                                                     Run run) {
+  Promise<int> promise;
+  auto work = std::make_shared<Work>(promise.future());
+  // The operation goes on when its Work and the group's handle are dropped.
+  auto task = [self = shared_from_this(), record, device, promise = std::move(promise),
+               run = std::optional<Run>(std::move(run))](uint64_t ticket, uint64_t entry) mutable {
+    self->turnstile_.wait(ticket);
+    const CoarseTime now = coarse_now();
+    self->identity_->recorder.set_state(entry, FlightRecorder::State::kRunning, now);
+    std::unique_ptr<Enqueued> enqueued;
+    absl::Status status = self->run_in_turn(record, ticket, entry, device, *run, now, enqueued);
+    self->turnstile_.leave(ticket);
+    // The caller gets back what the operation held of its tensors before it is told of the end.
+    run.reset();
+    promise.set_result(status.ok() ? absl::StatusOr<int>(-1) : absl::StatusOr<int>(std::move(status)));
+  };
+  const auto note = [&](uint64_t ticket) {
+    return identity_->recorder.begin(record, ticket, FlightRecorder::State::kQueued, coarse_now());
+  };
+  if (!async_.push(turnstile_, std::move(task), note)) throw Error(closed_error());
+  return work;
+}
+
+}  // namespace gradwire::collectives

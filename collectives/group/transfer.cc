@@ -1,0 +1,127 @@
+#include "gradwire/collectives/group/transfer.h"
+
+#include <utility>
+
+#include "gradwire/base/error.h"
+
+namespace gradwire::collectives {
+namespace {
+
+OperationRecord record_transfer(Operation operation, const at::Tensor& tensor, int peer, int tag) {
+  OperationRecord record = record_of(operation, tensor);
+  record.peer = peer;
+  record.tag = tag;
+  return record;
+}
+
+std::shared_ptr<GroupBackend> backend_of(OperationRunner& runner) {
+  std::shared_ptr<GroupBackend> backend = runner.backend();
+  if (backend == nullptr) throw Error(runner.closed_error());
+  return backend;
+}
+
+}  // namespace
+
+Transfer::Transfer(OperationRunner& runner, const OperationRecord& record, CoarseTime now)
+    : record_(record),
+      entry_(runner.identity()->recorder.begin(record, FlightRecorder::kNoSequence,
+                                               FlightRecorder::State::kRunning, now)),
+      identity_(runner.identity()) {}
+
+Transfer Transfer::send(OperationRunner& runner, at::Tensor tensor, int dst, int to, int tag) {
+  const std::shared_ptr<GroupBackend> backend = backend_of(runner);
+  const CoarseTime now = coarse_now();
+  Transfer transfer(runner, record_transfer(Operation::kSend, tensor, dst, tag), now);
+  RunContext run = runner.context(*backend, now);
+  at::Tensor memory = Staging(run).source(tensor);
+  std::optional<absl::Status> at_once = backend->try_send(memory, to, tag);
+  Future<void> sent;
+  if (!at_once.has_value()) {
+    sent = backend->send(std::move(memory), to, tag, run.deadline);
+    if (sent.done()) at_once = sent.result();
+  }
+  transfer.enqueued_ = backend->take_enqueued();
+  if (at_once.has_value()) {
+    transfer.result_ = at_once->ok() ? absl::StatusOr<int>(-1) : *std::move(at_once);
+    return transfer;
+  }
+  Promise<int> ended(sent.executor());
+  transfer.ended_ = ended.future();
+  sent.on_ready_inline([ended](const absl::Status& status) {
+    ended.set_result(status.ok() ? absl::StatusOr<int>(-1) : absl::StatusOr<int>(status));
+  });
+  ended.on_cancel([sent] { sent.cancel(); });
+  return transfer;
+}
+
+Transfer Transfer::receive(OperationRunner& runner, at::Tensor tensor, int src, int from, int tag,
+                           bool waits) {
+  const std::shared_ptr<GroupBackend> backend = backend_of(runner);
+  const CoarseTime now = coarse_now();
+  Transfer transfer(runner, record_transfer(Operation::kReceive, tensor, src, tag), now);
+  RunContext run = runner.context(*backend, now);
+  at::Tensor memory = Staging(run).target(tensor, /*keeps=*/false);
+  if (!memory.is_same(tensor)) {
+    transfer.staged_ = memory;
+    transfer.target_ = std::move(tensor);
+  }
+  if (waits) transfer.result_ = backend->try_receive(memory, from, tag);
+  if (!transfer.result_.has_value()) {
+    transfer.ended_ = backend->receive(std::move(memory), from, tag, run.deadline);
+  }
+  transfer.enqueued_ = backend->take_enqueued();
+  return transfer;
+}
+
+absl::StatusOr<int> Transfer::finish(const absl::StatusOr<int>& result) const {
+  absl::Status status = result.status();
+  try {
+    if (status.ok() && staged_.defined()) {
+      if (enqueued_ != nullptr) enqueued_->order_current_stream();
+      copy_into(staged_, target_);
+    }
+  } catch (...) {
+    status = status_from_exception(std::current_exception());
+  }
+  GRADWIRE_RETURN_IF_ERROR(identity_->end(record_, FlightRecorder::kNoSequence, entry_, std::move(status)));
+  if (record_.operation == Operation::kSend) return -1;
+  if (*result < 0 || static_cast<std::size_t>(*result) >= identity_->ranks.size()) {
+    return absl::InternalError("the backend names a source that is no rank of the group");
+  }
+  return identity_->ranks[static_cast<std::size_t>(*result)];
+}
+
+int Transfer::wait() const {
+  const int from = value_or_throw(finish(result_.has_value() ? *result_ : ended_.result()));
+  if (enqueued_ != nullptr) enqueued_->order_current_stream();
+  return from;
+}
+
+std::shared_ptr<Work> Transfer::as_work() && {
+  // One for all messages that have left at once.
+  static const auto* const sent = new Future<int>(-1);
+  if (result_.has_value() || ended_.done()) {
+    const absl::StatusOr<int> result = finish(result_.has_value() ? *result_ : ended_.result());
+    return std::make_shared<Work>(result.ok() && *result == -1 ? *sent : Future<int>(result),
+                                  std::move(enqueued_));
+  }
+  auto transfer = std::make_shared<Transfer>(std::move(*this));
+  const Future<int> ended = std::exchange(transfer->ended_, Future<int>());
+  Promise<int> promise(ended.executor());
+  std::shared_ptr<Enqueued> enqueued;
+  if (!transfer->staged_.defined()) enqueued = std::move(transfer->enqueued_);
+  auto work = std::make_shared<Work>(promise.future(), std::move(enqueued));
+  promise.on_cancel([ended] { ended.cancel(); });
+  auto finish = [transfer, promise](const absl::StatusOr<int>& result) {
+    promise.set_result(transfer->finish(result));
+  };
+  // Copying is more than a transport's thread should be asked for.
+  if (transfer->staged_.defined()) {
+    ended.on_ready(std::move(finish));
+  } else {
+    ended.on_ready_inline(std::move(finish));
+  }
+  return work;
+}
+
+}  // namespace gradwire::collectives
