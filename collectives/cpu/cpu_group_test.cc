@@ -14,7 +14,7 @@
 #include "gradwire/store/hash_store.h"
 #include "gradwire/store/prefix_store.h"
 #include "gradwire/store/store.h"
-#include "gradwire/store/testing/forwarding_store.h"
+#include "gradwire/store/memory/forwarding_store.h"
 #include "gtest/gtest.h"
 
 namespace gradwire::collectives::cpu {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <thread>
 #include <utility>
 
 #include "gradwire/base/error.h"
@@ -23,8 +22,7 @@ HostGroup::HostGroup(Options options, std::unique_ptr<HostMemory> memory)
       memory_(std::move(memory)),
       rank_(options_.memory.index),
       size_(options_.memory.size),
-      crowded_(static_cast<unsigned>(size_) > std::thread::hardware_concurrency()),
-      known_(size_, 0) {}
+      turns_(*memory_, rank_, size_, options_.names) {}
 
 absl::StatusOr<std::unique_ptr<HostGroup>> HostGroup::join(Options options) {
   if (options.flat_bytes == 0) options.flat_bytes = options.memory.size <= 2 ? kFlatBytesOfTwo : kFlatBytes;
@@ -51,20 +49,20 @@ absl::Status HostGroup::in_pieces(std::size_t bytes, std::size_t room,
 }
 
 absl::Status HostGroup::barrier(absl::Time deadline) {
-  GRADWIRE_RETURN_IF_ERROR(begin(deadline));
-  publish();
-  return wait_all_published(deadline);
+  GRADWIRE_RETURN_IF_ERROR(turns_.begin(deadline));
+  turns_.publish();
+  return turns_.wait_all_published(deadline);
 }
 
 absl::StatusOr<uint64_t> HostGroup::largest(uint64_t mine, absl::Time deadline) {
-  GRADWIRE_RETURN_IF_ERROR(begin(deadline));
-  std::memcpy(my_line().bytes, &mine, sizeof mine);
-  publish();
-  GRADWIRE_RETURN_IF_ERROR(wait_all_published(deadline));
+  GRADWIRE_RETURN_IF_ERROR(turns_.begin(deadline));
+  std::memcpy(turns_.line(rank_).bytes, &mine, sizeof mine);
+  turns_.publish();
+  GRADWIRE_RETURN_IF_ERROR(turns_.wait_all_published(deadline));
   uint64_t most = mine;
   for (int member = 0; member < size_; ++member) {
     uint64_t theirs = 0;
-    std::memcpy(&theirs, memory_->line(member, turn_ & 1).bytes, sizeof theirs);
+    std::memcpy(&theirs, turns_.line(member).bytes, sizeof theirs);
     most = std::max(most, theirs);
   }
   return most;
@@ -73,12 +71,12 @@ absl::StatusOr<uint64_t> HostGroup::largest(uint64_t mine, absl::Time deadline) 
 absl::Status HostGroup::broadcast(Span data, int root, absl::Time deadline) {
   return in_pieces(data.size, memory_->slot_bytes(),
                    [&](std::size_t offset, std::size_t length) -> absl::Status {
-                     GRADWIRE_RETURN_IF_ERROR(begin(deadline));
-                     if (rank_ == root) copy_bytes(my_slot(), data.part(offset, 0).data, length);
-                     publish();
+                     GRADWIRE_RETURN_IF_ERROR(turns_.begin(deadline));
+                     if (rank_ == root) copy_bytes(turns_.slot(rank_), data.part(offset, 0).data, length);
+                     turns_.publish();
                      if (rank_ == root) return absl::OkStatus();
-                     GRADWIRE_RETURN_IF_ERROR(wait_published(root, deadline));
-                     copy_bytes(data.part(offset, 0).data, slot_of(root), length);
+                     GRADWIRE_RETURN_IF_ERROR(turns_.wait_published(root, deadline));
+                     copy_bytes(data.part(offset, 0).data, turns_.slot(root), length);
                      return absl::OkStatus();
                    });
 }
@@ -90,13 +88,13 @@ absl::Status HostGroup::reduce(Span data, int root, const Reducer& reducer, absl
   }
   const std::size_t room = memory_->slot_bytes() / reducer.element_size() * reducer.element_size();
   return in_pieces(data.size, room, [&](std::size_t offset, std::size_t length) -> absl::Status {
-    GRADWIRE_RETURN_IF_ERROR(begin(deadline));
-    if (rank_ != root) copy_bytes(my_slot(), data.part(offset, 0).data, length);
-    publish();
+    GRADWIRE_RETURN_IF_ERROR(turns_.begin(deadline));
+    if (rank_ != root) copy_bytes(turns_.slot(rank_), data.part(offset, 0).data, length);
+    turns_.publish();
     if (rank_ != root) return absl::OkStatus();
     for (int member : others) {
-      GRADWIRE_RETURN_IF_ERROR(wait_published(member, deadline));
-      reducer.reduce(data.part(offset, 0).data, slot_of(member), length);
+      GRADWIRE_RETURN_IF_ERROR(turns_.wait_published(member, deadline));
+      reducer.reduce(data.part(offset, 0).data, turns_.slot(member), length);
     }
     return absl::OkStatus();
   });
@@ -115,30 +113,30 @@ absl::Status HostGroup::all_reduce(Span data, const Reducer& reducer, absl::Time
 
 // The same order of operands everywhere: ranks ascending.
 absl::Status HostGroup::all_reduce_inline(Span data, const Reducer& reducer, absl::Time deadline) {
-  if (absl::Status status = begin(deadline); !status.ok()) return status;
-  copy_bytes(my_line().bytes, data.data, data.size);
-  publish();
-  if (absl::Status status = wait_all_published(deadline); !status.ok()) return status;
+  if (absl::Status status = turns_.begin(deadline); !status.ok()) return status;
+  copy_bytes(turns_.line(rank_).bytes, data.data, data.size);
+  turns_.publish();
+  if (absl::Status status = turns_.wait_all_published(deadline); !status.ok()) return status;
   alignas(16) char sum[HostMemory::kInlineBytes];
-  copy_bytes(sum, memory_->line(0, turn_ & 1).bytes, data.size);
+  copy_bytes(sum, turns_.line(0).bytes, data.size);
   for (int member = 1; member < size_; ++member) {
-    reducer.reduce(sum, memory_->line(member, turn_ & 1).bytes, data.size);
+    reducer.reduce(sum, turns_.line(member).bytes, data.size);
   }
   copy_bytes(data.data, sum, data.size);
   return absl::OkStatus();
 }
 
 absl::Status HostGroup::all_reduce_flat(Span data, const Reducer& reducer, absl::Time deadline) {
-  if (absl::Status status = begin(deadline); !status.ok()) return status;
-  copy_bytes(my_slot(), data.data, data.size);
-  publish();
+  if (absl::Status status = turns_.begin(deadline); !status.ok()) return status;
+  copy_bytes(turns_.slot(rank_), data.data, data.size);
+  turns_.publish();
   for (int member = 0; member < size_; ++member) {
     if (member != rank_) {
-      if (absl::Status status = wait_published(member, deadline); !status.ok()) return status;
+      if (absl::Status status = turns_.wait_published(member, deadline); !status.ok()) return status;
     }
     if (member == 0) continue;
-    reducer.combine(data.data, member == 1 ? (rank_ == 0 ? data.data : slot_of(0)) : data.data,
-                    member == 1 && rank_ == 1 ? data.data : slot_of(member), data.size);
+    reducer.combine(data.data, member == 1 ? (rank_ == 0 ? data.data : turns_.slot(0)) : data.data,
+                    member == 1 && rank_ == 1 ? data.data : turns_.slot(member), data.size);
   }
   return absl::OkStatus();
 }
@@ -149,17 +147,17 @@ absl::Status HostGroup::all_reduce_two_phase(Span data, const Reducer& reducer, 
   const std::size_t count = data.size / element;
   const auto first_of = [&](int member) { return count * member / size_ * element; };
   const std::size_t mine = first_of(rank_), end = first_of(rank_ + 1);
-  GRADWIRE_RETURN_IF_ERROR(begin(deadline));
+  GRADWIRE_RETURN_IF_ERROR(turns_.begin(deadline));
   // All but the share that nobody else reads.
-  copy_bytes(my_slot(), data.data, mine);
-  copy_bytes(my_slot() + end, data.part(end, 0).data, data.size - end);
-  publish();
+  copy_bytes(turns_.slot(rank_), data.data, mine);
+  copy_bytes(turns_.slot(rank_) + end, data.part(end, 0).data, data.size - end);
+  turns_.publish();
   // Nobody reads that slot any more: all have begun this turn when this share is reduced.
-  char* const reduced = memory_->slot(rank_, (turn_ + 1) & 1);
-  GRADWIRE_RETURN_IF_ERROR(wait_all_published(deadline));
+  char* const reduced = turns_.next_slot();
+  GRADWIRE_RETURN_IF_ERROR(turns_.wait_all_published(deadline));
   if (size_ == 1) return absl::OkStatus();
   const auto part = [&](int member, std::size_t offset) {
-    return (member == rank_ ? static_cast<char*>(data.data) : slot_of(member)) + offset;
+    return (member == rank_ ? static_cast<char*>(data.data) : turns_.slot(member)) + offset;
   };
   // In parts that stay in the nearest cache between being reduced and being copied.
   const std::size_t step = kNearBytes / element * element;
@@ -170,12 +168,13 @@ absl::Status HostGroup::all_reduce_two_phase(Span data, const Reducer& reducer, 
     for (int member = 2; member < size_; ++member) reducer.reduce(to, part(member, at), length);
     copy_bytes(data.part(at, 0).data, to, length);
   }
-  GRADWIRE_RETURN_IF_ERROR(begin(deadline));
-  publish();
+  GRADWIRE_RETURN_IF_ERROR(turns_.begin(deadline));
+  turns_.publish();
   for (int distance = 1; distance < size_; ++distance) {
     const int member = (rank_ + distance) % size_;
-    GRADWIRE_RETURN_IF_ERROR(wait_published(member, deadline));
-    copy_bytes(data.part(first_of(member), 0).data, slot_of(member), first_of(member + 1) - first_of(member));
+    GRADWIRE_RETURN_IF_ERROR(turns_.wait_published(member, deadline));
+    copy_bytes(data.part(first_of(member), 0).data, turns_.slot(member),
+               first_of(member + 1) - first_of(member));
   }
   return absl::OkStatus();
 }

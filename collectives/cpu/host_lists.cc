@@ -20,13 +20,13 @@ absl::Status HostGroup::gather(Span data, absl::Span<const Span> outputs, int ro
   if (rank_ == root) copy_bytes(outputs[rank_].data, data.data, data.size);
   return in_pieces(data.size, memory_->slot_bytes(),
                    [&](std::size_t offset, std::size_t length) -> absl::Status {
-                     GRADWIRE_RETURN_IF_ERROR(begin(deadline));
-                     if (rank_ != root) copy_bytes(my_slot(), data.part(offset, 0).data, length);
-                     publish();
+                     GRADWIRE_RETURN_IF_ERROR(turns_.begin(deadline));
+                     if (rank_ != root) copy_bytes(turns_.slot(rank_), data.part(offset, 0).data, length);
+                     turns_.publish();
                      for (int member = 0; rank_ == root && member < size_; ++member) {
                        if (member == rank_) continue;
-                       GRADWIRE_RETURN_IF_ERROR(wait_published(member, deadline));
-                       copy_bytes(outputs[member].part(offset, 0).data, slot_of(member), length);
+                       GRADWIRE_RETURN_IF_ERROR(turns_.wait_published(member, deadline));
+                       copy_bytes(outputs[member].part(offset, 0).data, turns_.slot(member), length);
                      }
                      return absl::OkStatus();
                    });
@@ -36,13 +36,13 @@ absl::Status HostGroup::all_gather(Span data, absl::Span<const Span> outputs, ab
   copy_bytes(outputs[rank_].data, data.data, data.size);
   return in_pieces(data.size, memory_->slot_bytes(),
                    [&](std::size_t offset, std::size_t length) -> absl::Status {
-                     GRADWIRE_RETURN_IF_ERROR(begin(deadline));
-                     copy_bytes(my_slot(), data.part(offset, 0).data, length);
-                     publish();
+                     GRADWIRE_RETURN_IF_ERROR(turns_.begin(deadline));
+                     copy_bytes(turns_.slot(rank_), data.part(offset, 0).data, length);
+                     turns_.publish();
                      for (int step = 1; step < size_; ++step) {
                        const int member = (rank_ + step) % size_;
-                       GRADWIRE_RETURN_IF_ERROR(wait_published(member, deadline));
-                       copy_bytes(outputs[member].part(offset, 0).data, slot_of(member), length);
+                       GRADWIRE_RETURN_IF_ERROR(turns_.wait_published(member, deadline));
+                       copy_bytes(outputs[member].part(offset, 0).data, turns_.slot(member), length);
                      }
                      return absl::OkStatus();
                    });
@@ -52,14 +52,15 @@ absl::Status HostGroup::scatter(Span data, absl::Span<const Span> inputs, int ro
   if (rank_ == root) copy_bytes(data.data, inputs[rank_].data, data.size);
   const std::size_t room = memory_->slot_bytes() / size_;
   return in_pieces(data.size, room, [&](std::size_t offset, std::size_t length) -> absl::Status {
-    GRADWIRE_RETURN_IF_ERROR(begin(deadline));
+    GRADWIRE_RETURN_IF_ERROR(turns_.begin(deadline));
     for (int member = 0; rank_ == root && member < size_; ++member) {
-      if (member != rank_) copy_bytes(my_slot() + member * room, inputs[member].part(offset, 0).data, length);
+      if (member != rank_)
+        copy_bytes(turns_.slot(rank_) + member * room, inputs[member].part(offset, 0).data, length);
     }
-    publish();
+    turns_.publish();
     if (rank_ == root) return absl::OkStatus();
-    GRADWIRE_RETURN_IF_ERROR(wait_published(root, deadline));
-    copy_bytes(data.part(offset, 0).data, slot_of(root) + rank_ * room, length);
+    GRADWIRE_RETURN_IF_ERROR(turns_.wait_published(root, deadline));
+    copy_bytes(data.part(offset, 0).data, turns_.slot(root) + rank_ * room, length);
     return absl::OkStatus();
   });
 }
@@ -68,14 +69,14 @@ absl::Status HostGroup::reduce_scatter(Span output, absl::Span<const Span> input
                                        absl::Time deadline) {
   const std::size_t room = memory_->slot_bytes() / size_ / reducer.element_size() * reducer.element_size();
   return in_pieces(output.size, room, [&](std::size_t offset, std::size_t length) -> absl::Status {
-    GRADWIRE_RETURN_IF_ERROR(begin(deadline));
+    GRADWIRE_RETURN_IF_ERROR(turns_.begin(deadline));
     for (int member = 0; member < size_; ++member) {
-      copy_bytes(my_slot() + member * room, inputs[member].part(offset, 0).data, length);
+      copy_bytes(turns_.slot(rank_) + member * room, inputs[member].part(offset, 0).data, length);
     }
-    publish();
-    GRADWIRE_RETURN_IF_ERROR(wait_all_published(deadline));
+    turns_.publish();
+    GRADWIRE_RETURN_IF_ERROR(turns_.wait_all_published(deadline));
     char* const into = static_cast<char*>(output.part(offset, 0).data);
-    const auto part = [&](int member) { return slot_of(member) + rank_ * room; };
+    const auto part = [&](int member) { return turns_.slot(member) + rank_ * room; };
     copy_bytes(into, part(0), length);
     for (int member = 1; member < size_; ++member) reducer.reduce(into, part(member), length);
     return absl::OkStatus();
@@ -89,27 +90,27 @@ absl::Status HostGroup::all_to_all(absl::Span<const Span> outputs, absl::Span<co
   GRADWIRE_ASSIGN_OR_RETURN(most, largest(most, deadline));
   const auto check = [&](int member, uint64_t theirs) -> absl::Status {
     if (theirs == outputs[member].size) return absl::OkStatus();
-    return fail(
-        absl::InvalidArgumentError(absl::StrCat(name_of(member), " brings ", theirs, " bytes for ",
-                                                name_of(rank_), ", which expects ", outputs[member].size)));
+    return turns_.fail(absl::InvalidArgumentError(absl::StrCat(turns_.name_of(member), " brings ", theirs,
+                                                               " bytes for ", turns_.name_of(rank_),
+                                                               ", which expects ", outputs[member].size)));
   };
   // Each part of a slot begins with the size of all that is for its reader.
   const std::size_t stride = memory_->slot_bytes() / size_ / sizeof(uint64_t) * sizeof(uint64_t);
   const std::size_t room = stride - sizeof(uint64_t);
   return in_pieces(most, room, [&](std::size_t offset, std::size_t) -> absl::Status {
-    GRADWIRE_RETURN_IF_ERROR(begin(deadline));
+    GRADWIRE_RETURN_IF_ERROR(turns_.begin(deadline));
     for (int member = 0; member < size_; ++member) {
       const uint64_t size = inputs[member].size;
-      char* const part = my_slot() + member * stride;
+      char* const part = turns_.slot(rank_) + member * stride;
       std::memcpy(part, &size, sizeof size);
       const Span piece = piece_of(inputs[member], offset, room);
       copy_bytes(part + sizeof size, piece.data, piece.size);
     }
-    publish();
+    turns_.publish();
     for (int step = 0; step < size_; ++step) {
       const int member = (rank_ + step) % size_;
-      if (member != rank_) GRADWIRE_RETURN_IF_ERROR(wait_published(member, deadline));
-      const char* const part = slot_of(member) + rank_ * stride;
+      if (member != rank_) GRADWIRE_RETURN_IF_ERROR(turns_.wait_published(member, deadline));
+      const char* const part = turns_.slot(member) + rank_ * stride;
       uint64_t size = 0;
       std::memcpy(&size, part, sizeof size);
       GRADWIRE_RETURN_IF_ERROR(check(member, size));

@@ -9,6 +9,7 @@
 #include "gradwire/base/clock.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/mutex.h"
+#include "gradwire/collectives/cpu/mesh/mesh_algorithms.h"
 
 namespace gradwire::collectives::cpu {
 namespace {
@@ -158,10 +159,60 @@ absl::Status MeshGroup::check_elements(const Reducer& reducer, Span data) {
 absl::Status MeshGroup::barrier(absl::Time deadline) {
   return run("barrier", deadline, [&](MeshOperation& operation) {
     for (int distance = 1; distance < size(); distance *= 2) {
-      operation.send(shifted(distance), {});
-      GRADWIRE_RETURN_IF_ERROR(operation.receive_now(shifted(-distance), {}));
+      operation.send(operation.shifted(distance), {});
+      GRADWIRE_RETURN_IF_ERROR(operation.receive_now(operation.shifted(-distance), {}));
     }
     return absl::OkStatus();
+  });
+}
+
+absl::Status MeshGroup::broadcast(Span data, int root, absl::Time deadline) {
+  GRADWIRE_RETURN_IF_ERROR(check_root(root));
+  return run("broadcast", deadline, [&](MeshOperation& operation) {
+    return data.size <= options_.small_bytes ? broadcast_tree(operation, data, root)
+                                             : broadcast_chain(operation, data, root, options_.segment_bytes);
+  });
+}
+
+absl::Status MeshGroup::reduce(Span data, int root, const Reducer& reducer, absl::Time deadline) {
+  GRADWIRE_RETURN_IF_ERROR(check_root(root));
+  GRADWIRE_RETURN_IF_ERROR(check_elements(reducer, data));
+  return run("reduce", deadline, [&](MeshOperation& operation) {
+    return data.size <= options_.small_bytes
+               ? reduce_tree(operation, data, root, reducer)
+               : reduce_chain(operation, data, root, reducer, options_.segment_bytes);
+  });
+}
+
+absl::Status MeshGroup::all_reduce(Span data, const Reducer& reducer, absl::Time deadline) {
+  GRADWIRE_RETURN_IF_ERROR(check_elements(reducer, data));
+  return run("all_reduce", deadline, [&](MeshOperation& operation) {
+    if (size() == 1) return absl::OkStatus();
+    return data.size <= options_.small_bytes
+               ? all_reduce_doubling(operation, data, reducer)
+               : all_reduce_ring(operation, data, reducer, options_.segment_bytes);
+  });
+}
+
+absl::Status MeshGroup::reduce_scatter(Span output, absl::Span<const Span> inputs, const Reducer& reducer,
+                                       absl::Time deadline) {
+  GRADWIRE_RETURN_IF_ERROR(check_list("inputs", inputs));
+  std::size_t total = 0;
+  for (const Span& input : inputs) {
+    GRADWIRE_RETURN_IF_ERROR(check_elements(reducer, input));
+    total += input.size;
+  }
+  const Span& own = inputs[static_cast<std::size_t>(rank())];
+  if (own.size != output.size)
+    return absl::InvalidArgumentError("reduce_scatter: the output has another size than this member's input");
+  return run("reduce_scatter", deadline, [&](MeshOperation& operation) {
+    if (size() == 1) {
+      if (own.size > 0) std::memmove(output.data, own.data, own.size);
+      return absl::OkStatus();
+    }
+    return total <= options_.small_bytes
+               ? reduce_scatter_direct(operation, output, inputs, reducer)
+               : reduce_scatter_ring(operation, output, inputs, reducer, options_.segment_bytes);
   });
 }
 

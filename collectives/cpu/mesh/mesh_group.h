@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "gradwire/collectives/cpu/byte_collectives.h"
 #include "gradwire/collectives/cpu/mesh/mesh.h"
 #include "gradwire/collectives/cpu/mesh/mesh_operation.h"
 #include "gradwire/collectives/cpu/span.h"
@@ -18,15 +19,12 @@ namespace gradwire::collectives::cpu {
 
 // Collectives among some ranks of a mesh. One member's end; members are told by their position in the list.
 //
-// Operations are called one at a time and in the same order, with the same sizes, by all members. They return when this
-// member's part is done, and nothing of theirs uses its memory any more. Errors name members: Unavailable (gone),
-// DeadlineExceeded (waited for). Whichever member an operation fails on tells the others, on whom the operation
-// under way, or the next, fails with that reason, too. From then on every call returns Aborted with the first reason.
-// What InvalidArgument refuses before it has begun breaks nothing.
-// Results have the same bits on all members.
+// Sizes may differ between members, where both ends of each transfer, and for all_gather and reduce_scatter all members,
+// have the same. Whichever member an operation fails on tells the others, on whom the operation under way, or the next,
+// fails with that reason, too. What InvalidArgument refuses before it has begun breaks nothing.
 //
 // Not thread-safe but for abort().
-class MeshGroup {
+class MeshGroup final : public ByteCollectives {
  public:
   struct Options {
     std::shared_ptr<Mesh> mesh;
@@ -44,26 +42,14 @@ class MeshGroup {
     std::size_t segment_bytes = std::size_t{512} << 10;
   };
   explicit MeshGroup(Options options);
-  ~MeshGroup();
+  ~MeshGroup() override;
   MeshGroup(const MeshGroup&) = delete;
   MeshGroup& operator=(const MeshGroup&) = delete;
 
   int rank() const { return options_.position; }
   int size() const { return static_cast<int>(options_.ranks.size()); }
 
-  absl::Status barrier(absl::Time deadline);
-  absl::Status broadcast(Span data, int root, absl::Time deadline);
-  // `data` of others than the root stays as it is.
-  absl::Status reduce(Span data, int root, const Reducer& reducer, absl::Time deadline);
-  absl::Status all_reduce(Span data, const Reducer& reducer, absl::Time deadline);
-  // Lists: size() spans, at the root alone for gather and scatter. Sizes may differ between members, where both ends of
-  // each transfer, and for all_gather and reduce_scatter all members, have the same.
-  absl::Status gather(Span data, absl::Span<const Span> outputs, int root, absl::Time deadline);
-  absl::Status all_gather(Span data, absl::Span<const Span> outputs, absl::Time deadline);
-  absl::Status scatter(Span data, absl::Span<const Span> inputs, int root, absl::Time deadline);
-  absl::Status reduce_scatter(Span output, absl::Span<const Span> inputs, const Reducer& reducer,
-                              absl::Time deadline);
-  absl::Status all_to_all(absl::Span<const Span> outputs, absl::Span<const Span> inputs, absl::Time deadline);
+  GRADWIRE_BYTE_COLLECTIVES;
 
   // The operation under way, and all later ones, end with Aborted, on all members. From any thread.
   void abort(const std::string& reason);
@@ -80,24 +66,6 @@ class MeshGroup {
   absl::Status check_root(int root) const;
   absl::Status check_list(const char* what, absl::Span<const Span> list) const;
   static absl::Status check_elements(const Reducer& reducer, Span data);
-  // The position, of those counted from `root` on, and back.
-  int from_root(int position, int root) const { return (position - root + size()) % size(); }
-  int at(int offset, int root) const { return (offset + root) % size(); }
-  int shifted(int by) const { return ((options_.position + by) % size() + size()) % size(); }
-
-  // mesh_group_trees.cc
-  absl::Status broadcast_tree(MeshOperation& operation, Span data, int root);
-  absl::Status broadcast_chain(MeshOperation& operation, Span data, int root);
-  absl::Status reduce_tree(MeshOperation& operation, Span data, int root, const Reducer& reducer);
-  absl::Status reduce_chain(MeshOperation& operation, Span data, int root, const Reducer& reducer);
-  // mesh_group_reductions.cc
-  absl::Status all_reduce_doubling(MeshOperation& operation, Span data, const Reducer& reducer);
-  absl::Status all_reduce_ring(MeshOperation& operation, Span data, const Reducer& reducer);
-  absl::Status reduce_scatter_direct(MeshOperation& operation, Span output, absl::Span<const Span> inputs,
-                                     const Reducer& reducer);
-  absl::Status reduce_scatter_ring(MeshOperation& operation, Span output, absl::Span<const Span> inputs,
-                                   const Reducer& reducer);
-
   const Options options_;
   const std::shared_ptr<State> state_;
   int64_t next_tag_ = 0;

@@ -36,7 +36,7 @@ absl::Status MeshGroup::gather(Span data, absl::Span<const Span> outputs, int ro
       return absl::OkStatus();
     }
     for (int by = 1; by < size(); ++by)
-      operation.receive(shifted(by), outputs[static_cast<std::size_t>(shifted(by))]);
+      operation.receive(operation.shifted(by), outputs[static_cast<std::size_t>(operation.shifted(by))]);
     copy(outputs[own], data);
     return absl::OkStatus();
   });
@@ -55,7 +55,7 @@ absl::Status MeshGroup::scatter(Span data, absl::Span<const Span> inputs, int ro
       return absl::OkStatus();
     }
     for (int by = 1; by < size(); ++by)
-      operation.send(shifted(by), inputs[static_cast<std::size_t>(shifted(by))]);
+      operation.send(operation.shifted(by), inputs[static_cast<std::size_t>(operation.shifted(by))]);
     copy(data, inputs[own]);
     return absl::OkStatus();
   });
@@ -77,13 +77,13 @@ absl::Status MeshGroup::all_gather(Span data, absl::Span<const Span> outputs, ab
     if (size() == 1) return absl::OkStatus();
     if (total <= options_.small_bytes) {
       for (int by = 1; by < size(); ++by)
-        operation.receive(shifted(-by), outputs[static_cast<std::size_t>(shifted(-by))]);
-      for (int by = 1; by < size(); ++by) operation.send(shifted(by), data);
+        operation.receive(operation.shifted(-by), outputs[static_cast<std::size_t>(operation.shifted(-by))]);
+      for (int by = 1; by < size(); ++by) operation.send(operation.shifted(by), data);
       return absl::OkStatus();
     }
     const int segments = pieces_of(largest, options_.segment_bytes);
     const auto piece = [&](int by, int segment) {
-      return piece_of(outputs[static_cast<std::size_t>(shifted(by))], segment, segments, 1);
+      return piece_of(outputs[static_cast<std::size_t>(operation.shifted(by))], segment, segments, 1);
     };
     const auto send_from = [&](int step, int segment) { return piece(-step, segment); };
     const auto receive_into = [&](int step, int segment) { return piece(-step - 1, segment); };
@@ -103,11 +103,12 @@ absl::Status MeshGroup::all_to_all(absl::Span<const Span> outputs, absl::Span<co
   GRADWIRE_RETURN_IF_ERROR(check_own("all_to_all", inputs[own], outputs[own]));
   return run("all_to_all", deadline, [&](MeshOperation& operation) {
     for (int by = 1; by < size(); ++by)
-      operation.receive(shifted(-by), outputs[static_cast<std::size_t>(shifted(-by))]);
+      operation.receive(operation.shifted(-by), outputs[static_cast<std::size_t>(operation.shifted(-by))]);
     std::vector<std::size_t> sent;
     for (int by = 1; by < size(); ++by) {
       if (by > 2) GRADWIRE_RETURN_IF_ERROR(operation.wait_sent(sent[static_cast<std::size_t>(by - 3)]));
-      sent.push_back(operation.send(shifted(by), inputs[static_cast<std::size_t>(shifted(by))]));
+      sent.push_back(
+          operation.send(operation.shifted(by), inputs[static_cast<std::size_t>(operation.shifted(by))]));
     }
     copy(outputs[own], inputs[own]);
     return absl::OkStatus();

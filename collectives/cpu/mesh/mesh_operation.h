@@ -34,6 +34,14 @@ class MeshOperation {
         deadline_(deadline),
         scratch_(scratch) {}
 
+  int rank() const { return position_; }
+  int size() const { return static_cast<int>(ranks_.size()); }
+  // The position that many places after this member's; negative: before.
+  int shifted(int by) const { return ((position_ + by) % size() + size()) % size(); }
+  // This member's place in the order that begins with the root; the position at a place in it.
+  int from_root(int root) const { return (position_ - root + size()) % size(); }
+  int at(int offset, int root) const { return (offset + root) % size(); }
+
   // Memory that lasts as long as the operation. At most once.
   char* scratch(std::size_t bytes);
 

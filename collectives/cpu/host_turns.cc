@@ -1,4 +1,5 @@
-// How members of a group on one host wait for one another, and how they give up.
+#include "gradwire/collectives/cpu/host_turns.h"
+
 #include <linux/futex.h>
 #include <sched.h>
 #include <sys/syscall.h>
@@ -6,12 +7,12 @@
 
 #include <algorithm>
 #include <cstring>
+#include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "gradwire/base/clock.h"
 #include "gradwire/base/threads/poller.h"
-#include "gradwire/collectives/cpu/host_group.h"
 
 namespace gradwire::collectives::cpu {
 namespace {
@@ -37,12 +38,20 @@ void futex_wait(std::atomic<uint32_t>& word, uint32_t value, absl::Duration at_m
 
 }  // namespace
 
-std::string HostGroup::name_of(int member) const {
-  return absl::StrCat("rank ", options_.names.empty() ? member : options_.names[member]);
+HostTurns::HostTurns(HostMemory& memory, int rank, int size, std::vector<int> names)
+    : memory_(memory),
+      rank_(rank),
+      size_(size),
+      names_(std::move(names)),
+      crowded_(static_cast<unsigned>(size) > std::thread::hardware_concurrency()),
+      known_(size, 0) {}
+
+std::string HostTurns::name_of(int member) const {
+  return absl::StrCat("rank ", names_.empty() ? member : names_[member]);
 }
 
-absl::Status HostGroup::begin(absl::Time deadline) {
-  if (memory_->header().broken_by.load(std::memory_order_relaxed) != 0) {
+absl::Status HostTurns::begin(absl::Time deadline) {
+  if (memory_.header().broken_by.load(std::memory_order_relaxed) != 0) {
     return absl::AbortedError(absl::StrCat("the group is broken: ", broken().message()));
   }
   ++turn_;
@@ -56,23 +65,23 @@ absl::Status HostGroup::begin(absl::Time deadline) {
   return absl::OkStatus();
 }
 
-void HostGroup::publish() {
+void HostTurns::publish() {
   // A look at the thread's own memory where the system has restartable sequences.
   if (const int core = ::sched_getcpu(); core != core_) {
     core_ = core;
-    memory_->member(rank_).core.store(core, std::memory_order_relaxed);
+    memory_.member(rank_).core.store(core, std::memory_order_relaxed);
   }
-  my_line().sequence.store(turn_, std::memory_order_seq_cst);
+  line(rank_).sequence.store(turn_, std::memory_order_seq_cst);
   wake_sleepers();
 }
 
-void HostGroup::wake_sleepers() {
-  HostMemory::Header& header = memory_->header();
+void HostTurns::wake_sleepers() {
+  HostMemory::Header& header = memory_.header();
   // After the store before it, in the one order that a sleeper's steps are in too.
-  if (header.sleepers.load(std::memory_order_seq_cst) != 0) memory_->ring();
+  if (header.sleepers.load(std::memory_order_seq_cst) != 0) memory_.ring();
 }
 
-absl::Status HostGroup::wait_published(int member, absl::Time deadline) {
+absl::Status HostTurns::wait_published(int member, absl::Time deadline) {
   if (!has_begun(member, turn_)) {
     if (absl::Status status = wait(member, turn_, deadline); !status.ok()) return status;
   }
@@ -80,7 +89,7 @@ absl::Status HostGroup::wait_published(int member, absl::Time deadline) {
   return absl::OkStatus();
 }
 
-absl::Status HostGroup::wait_all_published(absl::Time deadline) {
+absl::Status HostTurns::wait_all_published(absl::Time deadline) {
   for (int member = 0; member < size_; ++member) {
     if (member == rank_) continue;
     if (absl::Status status = wait_published(member, deadline); !status.ok()) return status;
@@ -88,10 +97,10 @@ absl::Status HostGroup::wait_all_published(absl::Time deadline) {
   return absl::OkStatus();
 }
 
-bool HostGroup::core_is_wanted(uint64_t turn) const {
+bool HostTurns::core_is_wanted(uint64_t turn) const {
   const int core = ::sched_getcpu();
   for (int member = 0; member < size_; ++member) {
-    if (member != rank_ && memory_->member(member).core.load(std::memory_order_relaxed) == core &&
+    if (member != rank_ && memory_.member(member).core.load(std::memory_order_relaxed) == core &&
         !has_begun(member, turn)) {
       return true;
     }
@@ -103,7 +112,7 @@ bool HostGroup::core_is_wanted(uint64_t turn) const {
 // leaves it at once; who waits for one on another core while all on this one have come looks on, since they could only
 // hand the core back. Where there are cores enough, sharing one is an accident that lasts while both only yield; who is
 // woken from sleep is given an idle core.
-absl::Status HostGroup::wait(int member, uint64_t turn, absl::Time deadline) {
+absl::Status HostTurns::wait(int member, uint64_t turn, absl::Time deadline) {
   for (int yields = 0; yields < kYields; ++yields) {
     if (core_is_wanted(turn)) {
       if (!crowded_ && ++shared_ >= most_shared_) {
@@ -124,7 +133,7 @@ absl::Status HostGroup::wait(int member, uint64_t turn, absl::Time deadline) {
   return wait_long(member, turn, deadline);
 }
 
-absl::Status HostGroup::wait_long(int member, uint64_t turn, absl::Time deadline) {
+absl::Status HostTurns::wait_long(int member, uint64_t turn, absl::Time deadline) {
   const absl::Time begun = Clock::system().now();
   absl::Time now = begun;
   do {
@@ -137,9 +146,9 @@ absl::Status HostGroup::wait_long(int member, uint64_t turn, absl::Time deadline
   return wait_asleep(member, turn, deadline);
 }
 
-absl::Status HostGroup::wait_asleep(int member, uint64_t turn, absl::Time deadline) {
+absl::Status HostTurns::wait_asleep(int member, uint64_t turn, absl::Time deadline) {
   const auto ready = [&] { return has_begun(member, turn); };
-  HostMemory::Header& header = memory_->header();
+  HostMemory::Header& header = memory_.header();
   while (true) {
     const uint32_t bell = header.bell.load();
     header.sleepers.fetch_add(1, std::memory_order_seq_cst);
@@ -154,7 +163,7 @@ absl::Status HostGroup::wait_asleep(int member, uint64_t turn, absl::Time deadli
     // Who breaks the group says why, and may have left since.
     if (header.broken_by.load() != 0) return broken();
     // Once more: what a member did before it left counts.
-    if (memory_->gone(member)) {
+    if (memory_.gone(member)) {
       if (ready()) return absl::OkStatus();
       return fail(absl::UnavailableError(absl::StrCat(name_of(member), " is gone")));
     }
@@ -169,8 +178,8 @@ absl::Status HostGroup::wait_asleep(int member, uint64_t turn, absl::Time deadli
   }
 }
 
-absl::Status HostGroup::broken() const {
-  const HostMemory::Header& header = memory_->header();
+absl::Status HostTurns::broken() const {
+  const HostMemory::Header& header = memory_.header();
   const uint32_t breaker = header.broken_by.load();
   if (breaker == 0) return absl::OkStatus();
   // Who breaks the group says so first, and why a moment later, unless it ends in between.
@@ -196,8 +205,8 @@ absl::Status HostGroup::broken() const {
   }
 }
 
-absl::Status HostGroup::fail(absl::Status status) {
-  HostMemory::Header& header = memory_->header();
+absl::Status HostTurns::fail(absl::Status status) {
+  HostMemory::Header& header = memory_.header();
   uint32_t nobody = 0;
   if (header.broken_by.compare_exchange_strong(nobody, static_cast<uint32_t>(rank_) + 1)) {
     const std::size_t size = std::min(status.message().size(), HostMemory::kMaxReason);
@@ -205,10 +214,8 @@ absl::Status HostGroup::fail(absl::Status status) {
     header.reason_code.store(static_cast<int32_t>(status.code()));
     header.reason_size.store(static_cast<uint32_t>(size));
   }
-  memory_->ring();
+  memory_.ring();
   return status;
 }
-
-void HostGroup::abort(const std::string& reason) { (void)fail(absl::AbortedError(reason)); }
 
 }  // namespace gradwire::collectives::cpu
