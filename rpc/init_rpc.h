@@ -11,9 +11,9 @@
 
 namespace gradwire::rpc {
 
-// A way of making the agent of a process. kTensorPipe is this library's own, under the name that programs
-// know.
-enum class BackendType : int { kTensorPipe = 0 };
+// A way of making the agent of a process. kNative is this library's own; kTensorPipe is the name that PyTorch's programs
+// give it, and the same.
+enum class BackendType : int { kNative = 0, kTensorPipe = kNative };
 
 using BackendFactory = std::function<std::shared_ptr<Agent>(const std::string& name, int rank, int world_size,
                                                             const RpcBackendOptions&)>;
@@ -25,7 +25,7 @@ BackendType register_backend(const std::string& name, BackendFactory factory);
 // assigned. The worker's id is its rank. Throws Error: as Agent::start; FailedPrecondition when there is an
 // agent already.
 void init_rpc(const std::string& name, int rank = -1, int world_size = -1, RpcBackendOptions options = {},
-              BackendType backend = BackendType::kTensorPipe);
+              BackendType backend = BackendType::kNative);
 
 // Graceful: serves on until every member has called it and all calls in flight, nested ones too, and
 // reference messages are done. A member's death ends it with Unavailable, the timeout (zero or infinite:
