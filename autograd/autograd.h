@@ -11,6 +11,8 @@
 
 namespace gradwire::autograd {
 
+// How a pass finds out which gradients will arrive: the two algorithms of PyTorch's distributed autograd
+// design.
 enum class Mode {
   // Counts first which gradients will arrive where: a call whose result is not used costs nothing and stops
   // nothing.
@@ -21,9 +23,11 @@ enum class Mode {
   kFast,
 };
 
+// What backward() does beside the ordinary.
 struct BackwardOptions {
   // The graph stays usable for another pass.
   bool retain_graph = false;
+  // How the pass finds out which gradients will arrive.
   Mode mode = Mode::kSmart;
   // One for each root, of its shape; none at all where every root has one element.
   std::vector<at::Tensor> grad_roots = {};

@@ -33,6 +33,8 @@ class Context {
  public:
   // Of Agent::current(); throws Error, FailedPrecondition, where there is none.
   Context();
+  // A context of `agent`. Throws Error: FailedPrecondition for nullptr, or where a context is current; what
+  // waiting for a running optimizer step ends with.
   explicit Context(const std::shared_ptr<rpc::Agent>& agent);
   ~Context();
   Context(const Context&) = delete;
@@ -56,6 +58,7 @@ class Context {
 // current.
 class ContextGuard {
  public:
+  // Enters `context`; the destructor enters what was current before.
   explicit ContextGuard(const Context& context);
   ~ContextGuard();
   ContextGuard(const ContextGuard&) = delete;
@@ -75,11 +78,14 @@ class ContextRef {
   ContextRef(const Context& context);  // NOLINT: implicit by design, as the two below
   // Of Agent::current().
   ContextRef(int64_t id) : number_(id) {}
+  // By Context::full_id(), on any worker that it has reached.
   ContextRef(const rpc::Id& id) : id_(id) {}
 
   // Throws Error, FailedPrecondition, when there is no agent.
   std::shared_ptr<rpc::Agent> agent() const;
+  // The id() that was given; none when the object or its full id was.
   const std::optional<int64_t>& number() const { return number_; }
+  // The full id; empty when only the number was given.
   const rpc::Id& id() const { return id_; }
 
  private:

@@ -24,6 +24,7 @@
 
 namespace gradwire::autograd {
 
+// How a DistributedOptimizer steps, beside the options of O itself.
 struct DistributedOptimizerOptions {
   // See autograd/optimizer/optimizer_shard.h.
   Consistency consistency = Consistency::kWait;
@@ -44,8 +45,8 @@ struct DistributedOptimizerOptions {
 // Parameters with options of their own, on any owners; without: the optimizer's.
 template <class Options>
 struct ParameterGroup {
-  std::vector<rpc::RRef<at::Tensor>> parameters;
-  std::optional<Options> options;
+  std::vector<rpc::RRef<at::Tensor>> parameters;  // No parameter is in two groups.
+  std::optional<Options> options;                 // None: the optimizer's.
 };
 
 namespace optimizer_internal {
@@ -150,11 +151,14 @@ constexpr bool needs_closure() {
 template <class O>
 class DistributedOptimizer {
  public:
+  // What O is constructed with: torch::optim::SGDOptions and its like.
   using Options = typename OptimizerTraits<O>::Options;
+  // Parameters on any workers.
   using Parameters = std::vector<rpc::RRef<at::Tensor>>;
   // Runs forward and backward in the context that it is given, which is current, and returns the loss.
   using Closure = OptimizerShards::Closure;
 
+  // Some of the parameters, with options of their own.
   using Group = ParameterGroup<Options>;
 
   // Returns when every owner has its part. Acts on Agent::current(). Throws Error, InvalidArgument, where an
@@ -163,6 +167,7 @@ class DistributedOptimizer {
   DistributedOptimizer(const Parameters& parameters, const Options& options,
                        const DistributedOptimizerOptions& settings = {})
       : DistributedOptimizer(std::vector<Group>{Group{parameters, std::nullopt}}, options, settings) {}
+  // As the first constructor, with groups; `defaults` are the options of those without their own.
   DistributedOptimizer(const std::vector<Group>& groups, const Options& defaults,
                        const DistributedOptimizerOptions& settings = {}) {
     OptimizerShards::Settings shared{
@@ -214,6 +219,7 @@ class DistributedOptimizer {
 
   // The learning rates, one for each group, from the next step on; and of all groups the same.
   void set_learning_rates(const std::vector<double>& rates) { shards_->set_learning_rates(rates); }
+  // Sets one rate for every group, from the next step on.
   void set_learning_rate(double rate) {
     shards_->set_learning_rates(std::vector<double>(shards_->num_groups(), rate));
   }

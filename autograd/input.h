@@ -17,6 +17,7 @@ class Input {
 
   // Undefined when it is a reference.
   const at::Tensor& tensor() const { return tensor_; }
+  // None when it is a tensor of this worker.
   const std::optional<rpc::RRef<at::Tensor>>& reference() const { return reference_; }
 
  private:

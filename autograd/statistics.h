@@ -18,6 +18,7 @@ struct AutogradStatistics {
   // What is kept of released contexts, so that late messages do not make them again, and of how many origins. Both are
   // bounded (autograd/context/context_table.h).
   std::size_t released_contexts = 0;
+  // The workers that those contexts were opened on.
   std::size_t context_origins = 0;
   // Passes that live contexts remember, ended ones too; bounded for each context.
   std::size_t passes = 0;

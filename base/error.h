@@ -31,6 +31,7 @@ class Error : public std::runtime_error {
   // An OK status becomes Internal.
   explicit Error(absl::Status status);
 
+  // What went wrong; never OK.
   const absl::Status& status() const { return status_; }
   // The worker where the error arose; empty when it arose here.
   const std::string& worker() const { return worker_; }
@@ -55,11 +56,13 @@ absl::Status status_from_exception(const std::exception_ptr& exception);
 // Lets a layer above say more about the exceptions it knows (libtorch's append a backtrace to what()). Called
 // during static initialisation; the translator returns OK for what it does not know.
 using ExceptionTranslator = absl::Status (*)(const std::exception& exception);
+// Installs the translator of the process; the last one counts. Not thread-safe.
 void set_exception_translator(ExceptionTranslator translator);
 
 // Throws Error unless OK.
 void throw_if_error(const absl::Status& status);
 
+// The value, or throws Error with the result's status.
 template <class T>
 T value_or_throw(absl::StatusOr<T> result) {
   if (!result.ok()) throw Error(std::move(result).status());

@@ -35,6 +35,7 @@ namespace gradwire {
 template <class T>
 class [[nodiscard]] Future {
  public:
+  // The type of the value; void where there is none.
   using value_type = T;
   // absl::StatusOr<T>; absl::Status where T is void.
   using Result = future_internal::Result<T>;
@@ -66,6 +67,7 @@ class [[nodiscard]] Future {
 
   // Waits at most `timeout`; whether the future is done.
   bool wait_for(absl::Duration timeout) const { return done() || (state_->wait(timeout).ok() && done()); }
+  // Whether there is a result. Never waits.
   bool done() const { return state_->done(); }
 
   // The future of what `function` returns. It takes the Result (an absl::StatusOr<T>, or absl::Status for
@@ -94,6 +96,7 @@ class [[nodiscard]] Future {
     state_->on_ready_inline(std::move(function));
   }
 
+  // Where callbacks run; nullptr: where the promise is completed.
   const std::shared_ptr<Executor>& executor() const { return state_->executor(); }
 
  private:
@@ -113,6 +116,7 @@ class Promise {
   explicit Promise(std::shared_ptr<Executor> executor = nullptr)
       : owner_(std::make_shared<Owner>(std::make_shared<future_internal::State<T>>(std::move(executor)))) {}
 
+  // The future that this completes; each call returns another copy of it.
   Future<T> future() const { return Future<T>(owner_->state); }
 
   // Initialises the value as `T t(value...)` does. Arguments that only a cast converts do not compile. A void
@@ -128,6 +132,7 @@ class Promise {
   }
   // REQUIRES: !status.ok()
   bool set_error(absl::Status status) const { return owner_->state->fail(std::move(status)); }
+  // Sets a value or an error.
   bool set_result(typename Future<T>::Result result) const {
     return owner_->state->complete(std::move(result));
   }
@@ -273,6 +278,7 @@ Future<std::vector<T>> collect(std::vector<Future<T>> futures) {
   return promise.future();
 }
 
+// As collect of futures with values: done when all are, or the first error.
 Future<void> collect(std::vector<Future<void>> futures);
 
 }  // namespace gradwire

@@ -109,6 +109,7 @@ class Coroutine<void> : public CoroutineBase<void> {
 
 namespace gradwire {
 
+// Waits for `future` and gives its value or throws Error. FailedPrecondition for a future without a state.
 template <class T>
 future_internal::Awaiter<T> operator co_await(Future<T> future) {
   return future_internal::Awaiter<T>(std::move(future));

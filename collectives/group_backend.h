@@ -33,6 +33,7 @@ class MultiDevice {
 
   // All tensors of all ranks become tensors[0] of `root`.
   virtual absl::Status broadcast(std::vector<at::Tensor> tensors, int root, absl::Time deadline) = 0;
+  // Every tensor becomes the reduction of all tensors of all ranks.
   virtual absl::Status all_reduce(std::vector<at::Tensor> tensors, const Reduction& op,
                                   absl::Time deadline) = 0;
   // Into tensors[0] of `root`.
@@ -56,23 +57,28 @@ class GroupBackend {
  public:
   virtual ~GroupBackend() = default;
 
+  // `tensor` becomes that of `root`.
   virtual absl::Status broadcast(at::Tensor tensor, int root, absl::Time deadline) = 0;
   // `tensor` changes at the root alone.
   virtual absl::Status reduce(at::Tensor tensor, int root, const Reduction& op, absl::Time deadline) = 0;
+  // `tensor` becomes the reduction of all ranks' tensors, the same bits everywhere.
   virtual absl::Status all_reduce(at::Tensor tensor, const Reduction& op, absl::Time deadline) = 0;
   // `outputs` is empty elsewhere than at the root.
   virtual absl::Status gather(at::Tensor tensor, std::vector<at::Tensor> outputs, int root,
                               absl::Time deadline) = 0;
+  // outputs[i] becomes rank i's `tensor`.
   virtual absl::Status all_gather(at::Tensor tensor, std::vector<at::Tensor> outputs,
                                   absl::Time deadline) = 0;
   // `inputs` is empty elsewhere than at the root.
   virtual absl::Status scatter(at::Tensor tensor, std::vector<at::Tensor> inputs, int root,
                                absl::Time deadline) = 0;
+  // `output` becomes the reduction of all ranks' inputs[this rank].
   virtual absl::Status reduce_scatter(at::Tensor output, std::vector<at::Tensor> inputs, const Reduction& op,
                                       absl::Time deadline) = 0;
   // Tensors may differ in size and be empty: what rank i sends to j is what j expects from i.
   virtual absl::Status all_to_all(std::vector<at::Tensor> outputs, std::vector<at::Tensor> inputs,
                                   absl::Time deadline) = 0;
+  // Returns when all ranks have called it.
   virtual absl::Status barrier(absl::Time deadline) = 0;
   // `device_ids`: the CUDA devices to use; for backends that need one.
   virtual absl::Status barrier_on(const std::vector<int>& device_ids, absl::Time deadline) {
@@ -82,6 +88,7 @@ class GroupBackend {
   // these do unless overridden is to call those with views.
   virtual absl::Status all_gather_into_tensor(at::Tensor output, at::Tensor input, int size,
                                               absl::Time deadline);
+  // As reduce_scatter, with the ranks' parts in one contiguous `input`, one behind the other.
   virtual absl::Status reduce_scatter_tensor(at::Tensor output, at::Tensor input, const Reduction& op,
                                              int size, absl::Time deadline);
   // As all_to_all; both tensors are contiguous, and split into so many rows for each rank.
@@ -97,6 +104,7 @@ class GroupBackend {
   virtual std::optional<absl::Status> try_send(const at::Tensor& tensor, int dst, int tag) {
     return std::nullopt;
   }
+  // As try_send: the rank that it came from, or none when no message is there yet.
   virtual std::optional<absl::StatusOr<int>> try_receive(const at::Tensor& tensor, int src, int tag) {
     return std::nullopt;
   }

@@ -94,6 +94,7 @@ template <class T>
 void broadcast_object(T& object, int src, const Group& group = nullptr) {
   objects_internal::broadcast(object, src, false, group);
 }
+// As broadcast_object, but returns at once.
 template <class T>
 std::shared_ptr<Work> broadcast_object_async(T& object, int src, const Group& group = nullptr) {
   return objects_internal::broadcast(object, src, true, group);
@@ -104,6 +105,7 @@ template <class T>
 void all_gather_object(std::vector<T>& list, const T& object, const Group& group = nullptr) {
   objects_internal::gather(list, object, ObjectExchange::Kind::kAllGather, 0, false, group);
 }
+// As all_gather_object, but returns at once.
 template <class T>
 std::shared_ptr<Work> all_gather_object_async(std::vector<T>& list, const T& object,
                                               const Group& group = nullptr) {
@@ -115,6 +117,7 @@ template <class T>
 void gather_object(std::vector<T>& list, const T& object, int dst = 0, const Group& group = nullptr) {
   objects_internal::gather(list, object, ObjectExchange::Kind::kGather, dst, false, group);
 }
+// As gather_object, but returns at once.
 template <class T>
 std::shared_ptr<Work> gather_object_async(std::vector<T>& list, const T& object, int dst = 0,
                                           const Group& group = nullptr) {
@@ -126,6 +129,7 @@ template <class T>
 void scatter_object(T& object, const std::vector<T>& list = {}, int src = 0, const Group& group = nullptr) {
   objects_internal::scatter(object, list, src, false, group);
 }
+// As scatter_object, but returns at once.
 template <class T>
 std::shared_ptr<Work> scatter_object_async(T& object, const std::vector<T>& list = {}, int src = 0,
                                            const Group& group = nullptr) {

@@ -5,10 +5,18 @@
 
 namespace gradwire::collectives {
 
-// How a reduction combines what the ranks bring, element by element. Bitwise ones are for integers and bool; kAvg, the
-// sum divided by the number of ranks, for floating and complex numbers; kMin, kMax and kProduct not for complex ones. Of
-// bool, kSum is "or" and kProduct "and", as in libtorch.
-enum class ReduceOp : uint8_t { kSum, kProduct, kMin, kMax, kBand, kBor, kBxor, kAvg };
+// How a reduction combines what the ranks bring, element by element. InvalidArgument for a dtype that is not
+// named.
+enum class ReduceOp : uint8_t {
+  kSum,      // Of bool: "or", as in libtorch.
+  kProduct,  // Not of complex numbers. Of bool: "and".
+  kMin,      // Not of complex numbers.
+  kMax,      // Not of complex numbers.
+  kBand,     // Bitwise "and" of integers and bool; not with nccl.
+  kBor,      // Bitwise "or" of integers and bool; not with nccl.
+  kBxor,     // Bitwise "exclusive or" of integers and bool; not with nccl.
+  kAvg,      // The sum divided by the number of ranks; of floating and complex numbers.
+};
 
 // "sum", "avg", ...
 std::string to_string(ReduceOp op);
@@ -17,9 +25,9 @@ std::string to_string(ReduceOp op);
 struct Reduction {
   Reduction(ReduceOp operation) : op(operation) {}  // NOLINT(google-explicit-constructor): a ReduceOp is one.
 
-  ReduceOp op;
-  bool multiplies = false;
-  double factor = 1;
+  ReduceOp op;              // What the elements are combined with.
+  bool multiplies = false;  // Whether what this rank brings is multiplied by `factor` first; with kSum alone.
+  double factor = 1;        // This rank's factor; ranks may differ.
 };
 
 // What this rank brings is multiplied by `factor` before the sum. For floating and complex numbers.

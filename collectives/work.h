@@ -35,6 +35,8 @@ class Work {
   // The rank of the world whose message a receive got. Waits; throws Error: the operation's, or FailedPrecondition when it
   // is no receive.
   int source_rank() const;
+  // The future that the constructor was given. A callback of a collective runs on the thread that ran it, and
+  // must not wait for operations of the same group.
   Future<int> future() const { return ended_; }
 
  private:

@@ -8,11 +8,13 @@
 
 namespace gradwire::collectives {
 
+// A handle of a group; nullptr stands for the world.
 using Group = std::shared_ptr<ProcessGroup>;
 
 // Makes the world of this process. Returns when all ranks have joined. Throws as ProcessGroup::create, and
 // FailedPrecondition when there is one already.
 Group init_process_group(const ProcessGroupOptions& options = {});
+// Whether this process has a world.
 bool is_initialized();
 // nullptr: the world, and with it every group; without one nothing happens. Idempotent. A process that exits without it
 // is seen to leave by its peers.

@@ -29,6 +29,7 @@ struct ImplOf<M> {
 // Backward passes accumulate on this rank alone while it lives.
 class [[nodiscard]] NoSyncGuard {
  public:
+  // For DistributedDataParallel::no_sync(). The reducer outlives the guard.
   explicit NoSyncGuard(Reducer& reducer) : reducer_(reducer) { reducer_.begin_no_sync(); }
   ~NoSyncGuard() { reducer_.end_no_sync(); }
   NoSyncGuard(const NoSyncGuard&) = delete;
@@ -63,6 +64,7 @@ class [[nodiscard]] NoSyncGuard {
 template <class M>
 class DistributedDataParallel : public torch::nn::Module {
  public:
+  // The module's class.
   using Impl = typename data_parallel_internal::ImplOf<M>::type;
   static_assert(std::is_base_of_v<torch::nn::Module, Impl>,
                 "DistributedDataParallel takes a torch::nn module");
@@ -94,6 +96,7 @@ class DistributedDataParallel : public torch::nn::Module {
     }
     return after(module_->forward(std::forward<Arguments>(arguments)...));
   }
+  // As forward.
   template <class... Arguments>
   auto operator()(Arguments&&... arguments) {
     return forward(std::forward<Arguments>(arguments)...);
@@ -104,7 +107,9 @@ class DistributedDataParallel : public torch::nn::Module {
   //   model.forward(second).sum().backward();
   NoSyncGuard no_sync() { return NoSyncGuard(*reducer_); }
 
+  // The module that was given, which is trained in place.
   const std::shared_ptr<Impl>& module() const { return module_; }
+  // What averages the gradients: for looking at its buckets.
   const Reducer& reducer() const { return *reducer_; }
 
  private:
@@ -125,9 +130,11 @@ class DistributedDataParallel : public torch::nn::Module {
   const std::unique_ptr<Reducer> reducer_;
 };
 
+// M from a pointer to a module.
 template <class Impl>
 DistributedDataParallel(std::shared_ptr<Impl>, const DistributedDataParallelOptions& = {})
     -> DistributedDataParallel<Impl>;
+// M from a module's holder.
 template <class Holder>
 requires requires { typename Holder::ContainedType; }
 DistributedDataParallel(Holder, const DistributedDataParallelOptions& = {})->DistributedDataParallel<Holder>;

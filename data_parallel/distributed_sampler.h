@@ -13,12 +13,15 @@
 
 namespace gradwire::collectives {
 
+// How the indices are dealt out.
 struct DistributedSamplerOptions {
   // How many ranks share the data, and which one this is; -1: the world's where there is one, else 1 and 0.
   int64_t num_replicas = -1;
+  // This rank, 0..num_replicas-1.
   int64_t rank = -1;
   // Another order in each epoch, the same on all ranks that have the same seed.
   bool shuffle = true;
+  // The order of an epoch depends on seed + epoch alone.
   int64_t seed = 0;
   // Leaves out what is not evenly divisible; else the first samples of the order come twice.
   bool drop_last = false;
@@ -40,6 +43,7 @@ class DistributedSampler : public torch::data::samplers::Sampler<> {
 
   // Begins the epoch; for copies, when they are reset.
   void set_epoch(uint64_t epoch);
+  // What set_epoch() of any copy said last; 0 before.
   uint64_t epoch() const { return epoch_->load(); }
   // Indices in an epoch, of each rank.
   std::size_t size() const { return samples_of_each_rank(plan_); }
@@ -50,6 +54,8 @@ class DistributedSampler : public torch::data::samplers::Sampler<> {
   std::optional<std::vector<std::size_t>> next(std::size_t batch_size) override;
   // The epoch and the place in it.
   void save(torch::serialize::OutputArchive& archive) const override;
+  // Goes on from where save() was called. Throws what the archive throws for a missing or another kind of
+  // entry.
   void load(torch::serialize::InputArchive& archive) override;
 
  private:

@@ -12,6 +12,7 @@
 
 namespace gradwire::collectives {
 
+// As the arguments of torch.nn.parallel.DistributedDataParallel.
 struct DistributedDataParallelOptions {
   // nullptr: the world.
   std::shared_ptr<ProcessGroup> group;

@@ -60,27 +60,49 @@ T Agent::rpc_sync(const Destination& to, const C& callee, A&&... arguments) {
   return call_internal::wait_borrowed<T>(shared_from_this(), call);
 }
 
-// The same on the agent that the caller runs in, or the one that init_rpc made.
+// Calls the registered function F on the worker `to` and waits for its result, as
+// torch.distributed.rpc.rpc_sync. Arguments convert as in a direct call. Large tensors travel from their own
+// memory: no other thread may change them before it returns. Throws Error with the worker's name:
+//   NotFound            no such worker, or F is not registered here or there
+//   InvalidArgument     the signatures of F differ, or an argument or result cannot travel
+//   DeadlineExceeded    no answer within the destination's timeout (else rpc_timeout) or the served call's
+//   Unavailable         the worker cannot be reached or is dead, or the connection broke meanwhile
+//   Aborted             another process has taken the worker's place
+//   Cancelled           the callee shut down
+//   FailedPrecondition  there is no agent, or it has been shut down
+//   ResourceExhausted   a limit (security/limits.h) or the window (FlowOptions) was exceeded
+//   Unknown             F threw; an Error keeps its own code
 template <auto F, class... A>
 auto rpc_sync(const Destination& to, A&&... arguments) {
   return Agent::current()->rpc_sync<F>(to, std::forward<A>(arguments)...);
 }
+// As rpc_sync without waiting: a Future of F's result, as torch.distributed.rpc.rpc_async. When it returns,
+// the arguments' tensors may be changed. Blocks only for room in the window (FlowPolicy::kWait). Errors come
+// out of the future; only FailedPrecondition, without an agent, is thrown. Continuations run on the agent's
+// executor.
 template <auto F, class... A>
 auto rpc_async(const Destination& to, A&&... arguments) {
   return Agent::current()->rpc_async<F>(to, std::forward<A>(arguments)...);
 }
+// As rpc_async, but that the result stays on `to`: an RRef to it, at once, as torch.distributed.rpc.remote.
+// Throws what is wrong before the call leaves; later errors come out of every use of the reference.
 template <auto F, class... A>
 auto remote(const Destination& to, A&&... arguments) {
   return Agent::current()->remote<F>(to, std::forward<A>(arguments)...);
 }
+// An object of the registered class T, made on `to` with the constructor's `arguments`. Errors as remote of a
+// function.
 template <class T, class... A, class C = DeclaredConstructor<T>>
 RRef<T> remote(const Destination& to, A&&... arguments) {
   return call_internal::remote_value<T, C>(Agent::current(), to, std::forward<A>(arguments)...);
 }
+// rpc_sync of a callee that is named at run time (Op, Script), with the result as a T. Errors as rpc_sync's,
+// and PermissionDenied for an operator that is not on the callee's list.
 template <class T, class C, class... A>
 T rpc_sync(const Destination& to, const C& callee, A&&... arguments) {
   return Agent::current()->rpc_sync<T>(to, callee, std::forward<A>(arguments)...);
 }
+// rpc_async of a callee that is named at run time. Errors come out of the future.
 template <class T, class C, class... A>
 Future<T> rpc_async(const Destination& to, const C& callee, A&&... arguments) {
   return Agent::current()->rpc_async<T>(to, callee, std::forward<A>(arguments)...);

@@ -25,10 +25,13 @@ struct ConstructorOf {};
 // The parameter types of a declared constructor.
 template <class... P>
 struct ConstructorTypes {
+  // The types of the values that the parameters take.
   using Decayed = ConstructorTypes<std::decay_t<P>...>;
 };
 
+// Stands for the constructor of a class that has no declaration.
 struct UndeclaredConstructor {};
+// What the lookup finds where there is no declaration. Never defined.
 UndeclaredConstructor gradwire_rpc_constructor(...);
 
 // ConstructorTypes<...> where a declaration is visible, else UndeclaredConstructor. Differs between source files: so it

@@ -15,9 +15,13 @@ namespace gradwire::rpc {
 //   rpc_sync<&scale>(Destination("ps").with_timeout(absl::Seconds(5)).ordered(), x, 2.0)
 class Destination {
  public:
-  Destination(std::string name) : name_(std::move(name)) {}  // NOLINT: implicit by design, as the two below
+  // A worker by its name.
+  Destination(std::string name) : name_(std::move(name)) {}  // NOLINT: implicit by design, as the three below
+  // A worker by its name.
   Destination(const char* name) : name_(name) {}
+  // A worker by its id.
   Destination(int32_t id) : id_(id) {}
+  // A worker by name and id.
   Destination(const WorkerInfo& info) : name_(info.name), id_(info.id) {}
 
   // Exactly this incarnation: one that took its place is not called.
@@ -48,9 +52,12 @@ class Destination {
   int32_t id() const { return id_; }
   // 0: whoever has the name or id.
   uint64_t incarnation() const { return incarnation_; }
+  // What with_timeout() said; none: the agent's rpc_timeout.
   std::optional<absl::Duration> timeout() const { return timeout_; }
+  // Whether ordered() was said.
   bool is_ordered() const { return ordered_; }
 
+  // For messages: the name in quotes, or "id 3" where only the id is known.
   std::string to_string() const {
     return name_.empty() ? absl::StrCat("id ", id_) : absl::StrCat("\"", name_, "\"");
   }

@@ -23,9 +23,12 @@ struct FlowOptions {
   // Of requests, as they leave. 0: no bound; at most kMostBytes count. A request larger than this goes when nothing
   // else is under way.
   uint64_t max_bytes = uint64_t{1} << 30;
+  // What a call does that finds no room.
   FlowPolicy when_full = FlowPolicy::kWait;
 
+  // The largest bound on calls that counts.
   static constexpr uint32_t kMostCalls = (uint32_t{1} << 21) - 1;
+  // The largest bound on bytes that counts.
   static constexpr uint64_t kMostBytes = (uint64_t{1} << 42) - 1;
 };
 

@@ -11,10 +11,15 @@
 
 namespace gradwire::rpc {
 
-// A way of making the agent of a process. kNative is this library's own; kTensorPipe is the name that PyTorch's programs
-// give it, and the same.
-enum class BackendType : int { kNative = 0, kTensorPipe = kNative };
+// A way of making the agent of a process.
+enum class BackendType : int {
+  // This library's own.
+  kNative = 0,
+  // The same, under the name that PyTorch's programs use.
+  kTensorPipe = kNative,
+};
 
+// Makes and starts the agent for init_rpc, whose arguments it gets; throws Error.
 using BackendFactory = std::function<std::shared_ptr<Agent>(const std::string& name, int rank, int world_size,
                                                             const RpcBackendOptions&)>;
 
@@ -34,9 +39,13 @@ void init_rpc(const std::string& name, int rank = -1, int world_size = -1, RpcBa
 // init_rpc works again. Does nothing without an agent.
 void shutdown(bool graceful = true, absl::Duration timeout = absl::InfiniteDuration());
 
-// This worker; or the one with the name, NotFound if there is none.
+// This worker: of Agent::current(). Throws Error, FailedPrecondition, where there is no agent.
 WorkerInfo get_worker_info();
+// The worker with that name. Throws Error: NotFound, which lists the names there are; FailedPrecondition as
+// above.
 WorkerInfo get_worker_info(const std::string& name);
+// All workers of the group; of an open group those that live. Throws Error, FailedPrecondition, without an
+// agent.
 std::vector<WorkerInfo> get_worker_infos();
 
 }  // namespace gradwire::rpc

@@ -60,6 +60,8 @@ absl::Status add_argument(Encoder& encoder, proto::Payload& payload, A&& argumen
 }  // namespace op_call_internal
 
 // Appends arguments of any types that to_ivalue takes; kw(...) ones become keyword arguments.
+// Errors: InvalidArgument for a positional argument after a keyword argument; what encoding the value fails
+// with.
 template <class... A>
 absl::Status add_operator_arguments(Encoder& encoder, proto::Payload& payload, A&&... arguments) {
   absl::Status status;
@@ -69,6 +71,7 @@ absl::Status add_operator_arguments(Encoder& encoder, proto::Payload& payload, A
   return status;
 }
 
+// Makes `call` one of the operator with these arguments; an error shows in call.status().
 template <class... A>
 void prepare_call(OutgoingCall& call, const Op& op, A&&... arguments) {
   call.request().set_operator_(op.name);
@@ -77,6 +80,7 @@ void prepare_call(OutgoingCall& call, const Op& op, A&&... arguments) {
                                          std::forward<A>(arguments)...));
 }
 
+// Makes `call` one of the TorchScript function with these arguments; an error shows in call.status().
 template <class... A>
 void prepare_call(OutgoingCall& call, const Script& script, A&&... arguments) {
   call.request().set_script(script.name);

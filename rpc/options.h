@@ -19,6 +19,7 @@ class Transport;
 
 namespace gradwire::rpc {
 
+// How an agent joins its group, calls and serves.
 struct RpcBackendOptions {
   // How long a call may take unless its destination says otherwise. Zero or infinite: for ever.
   absl::Duration rpc_timeout = absl::Seconds(60);
@@ -59,6 +60,7 @@ struct RpcBackendOptions {
   std::function<std::unique_ptr<transport::Transport>(std::unique_ptr<transport::Transport>)> wrap_transport;
 };
 
+// The name in torch.distributed.rpc.
 using TensorPipeRpcBackendOptions = RpcBackendOptions;
 
 }  // namespace gradwire::rpc

@@ -37,23 +37,32 @@
 #define GRADWIRE_RPC(function) \
   GRADWIRE_RPC_REGISTER_(      \
       (::gradwire::rpc::registration_internal::overloads_need_GRADWIRE_RPC_AS<&function>()))
+// Registers an overloaded function or method: `function` is a cast of its address, `name` its name on the
+// wire.
 #define GRADWIRE_RPC_AS(name, function) \
   GRADWIRE_RPC_REGISTER_((::gradwire::rpc::registration_internal::function_entry<function>(name)))
+// As GRADWIRE_RPC, and says that running the function twice does no more than running it once.
 #define GRADWIRE_RPC_IDEMPOTENT(function) \
   GRADWIRE_RPC_REGISTER_(                 \
       (::gradwire::rpc::registration_internal::overloads_need_GRADWIRE_RPC_IDEMPOTENT_AS<&function>()))
+// As GRADWIRE_RPC_AS, and says that running the function twice does no more than running it once.
 #define GRADWIRE_RPC_IDEMPOTENT_AS(name, function) \
   GRADWIRE_RPC_REGISTER_((::gradwire::rpc::registration_internal::idempotent_entry<function>(name)))
+// As GRADWIRE_RPC_METHOD, and says that running the method twice does no more than running it once.
 #define GRADWIRE_RPC_IDEMPOTENT_METHOD(type, method) \
   GRADWIRE_RPC_REGISTER_(                            \
       (::gradwire::rpc::registration_internal::overloads_need_GRADWIRE_RPC_IDEMPOTENT_AS<&type::method>()))
+// Registers a method, not overloaded, of a class: `type` and `method` are their names.
 #define GRADWIRE_RPC_METHOD(type, method) \
   GRADWIRE_RPC_REGISTER_(                 \
       (::gradwire::rpc::registration_internal::overloads_need_GRADWIRE_RPC_AS<&type::method>()))
+// Registers a class whose objects others may make: its name, and the parameter types of the constructor to be
+// used.
 #define GRADWIRE_RPC_CLASS(type, ...)                       \
   GRADWIRE_RPC_CONSTRUCTOR(type __VA_OPT__(, ) __VA_ARGS__) \
   GRADWIRE_RPC_REGISTER_(                                   \
       (::gradwire::rpc::registration_internal::class_entry<type __VA_OPT__(, ) __VA_ARGS__>(false)))
+// As GRADWIRE_RPC_CLASS, and runs one method of an object at a time, in the order of arrival.
 #define GRADWIRE_RPC_SERIAL_CLASS(type, ...)                \
   GRADWIRE_RPC_CONSTRUCTOR(type __VA_OPT__(, ) __VA_ARGS__) \
   GRADWIRE_RPC_REGISTER_(                                   \
@@ -71,6 +80,7 @@ class RRef;
 // The registry's entry for a function, method or class of this program; nullptr when it was not registered.
 template <auto F>
 inline const Callee* callee_of_function = nullptr;
+// As callee_of_function, for the constructor of a class.
 template <class T>
 inline const Callee* callee_of_class = nullptr;
 

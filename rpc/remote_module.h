@@ -75,11 +75,12 @@ class RemoteModule {
   // A module that exists.
   explicit RemoteModule(RRef<M> module) : module_(std::move(module)) {}
 
-  // As M::forward.
+  // As M::forward, run by the owner. Throws Error, as rpc_sync.
   template <class... A>
   auto forward(A&&... inputs) const {
     return module_.template rpc_sync<&M::forward>(std::forward<A>(inputs)...);
   }
+  // As forward without waiting: a Future of what M::forward returns.
   template <class... A>
   auto forward_async(A&&... inputs) const {
     return module_.template rpc_async<&M::forward>(std::forward<A>(inputs)...);
@@ -89,14 +90,18 @@ class RemoteModule {
   std::vector<RRef<at::Tensor>> remote_parameters() const {
     return call<&module_internal::parameters_of<M>>();
   }
+  // A reference to the module itself. No call.
   RRef<M> get_module_rref() const { return module_; }
 
+  // Sets training mode, as torch::nn::Module::train.
   void train(bool on = true) const { call<&module_internal::train<M>>(on); }
+  // Sets evaluation mode, as torch::nn::Module::eval.
   void eval() const { train(false); }
 
-  // Parameters and buffers by name; and the same back. load_state_dict: InvalidArgument naming what is
-  // missing, too much or of another shape, with nothing loaded.
+  // Parameters and buffers by name, detached: copies, or the module's own memory on its owner.
   std::map<std::string, at::Tensor> state_dict() const { return call<&module_internal::state_of<M>>(); }
+  // Copies `state` into the module's parameters and buffers. InvalidArgument that names what is missing, too
+  // much or of another shape; nothing is loaded then.
   void load_state_dict(const std::map<std::string, at::Tensor>& state) const {
     call<&module_internal::load_state<M>>(state);
   }

@@ -16,12 +16,15 @@ struct RetryOptions {
   int max_attempts = 10;
   // Before the second attempt; twice as long before each one after that, but no longer than max_backoff.
   absl::Duration first_backoff = absl::Milliseconds(10);
+  // The longest pause between two attempts.
   absl::Duration max_backoff = absl::Seconds(1);
 
   // Of the answers that this worker has given to such calls of one other worker: how many of them, of how many bytes in
   // all, and how long they are kept for repetitions. The function runs again for a repetition that comes after that.
   std::size_t max_answers = 1'024;
+  // Bytes of those answers in all.
   uint64_t max_answer_bytes = uint64_t{64} << 20;
+  // How long each is kept.
   absl::Duration keep_answers = absl::Seconds(60);
 
   // What comes after the attempt of this number, the first being 1.

@@ -31,20 +31,28 @@ class RRef {
       : RRef(Agent::current()->rrefs().own(std::make_shared<T>(std::move(value)), type_ops<T>())) {}
   // For values that exist already, on `agent`.
   RRef(Agent& agent, std::shared_ptr<T> value) : RRef(agent.rrefs().own(std::move(value), type_ops<T>())) {}
+  // For decoding: shares the reference that `handle` stands for.
   explicit RRef(std::shared_ptr<RRefHandle> handle) : handle_(std::move(handle)) {}
 
+  // Whether the value lives on the worker of this reference's agent. No call.
   bool is_owner() const { return handle_->is_owner(); }
+  // The worker that the value lives on. No call.
   WorkerInfo owner() const { return handle_->owner().info(); }
+  // The owner's name. No call.
   std::string owner_name() const { return handle_->owner().name; }
   // Whether the owner is known to have this reference in its table; true on the owner.
   bool confirmed_by_owner() const {
     return handle_->confirmed().done() && handle_->confirmed().result().ok();
   }
+  // Done when the owner has this reference in its table; its error is the reason why it never will.
   Future<void> confirmed() const { return handle_->confirmed(); }
 
   // A copy of the value, here. On the owner nothing is encoded; elsewhere T must be sendable.
   T to_here() const { return to_here_async().wait(); }
+  // As to_here(), for at most `timeout` (zero or infinite: until the owner is lost).
   T to_here(absl::Duration timeout) const { return with_timeout(timeout).to_here(); }
+  // As to_here() without waiting. Errors come out of the future; throws FailedPrecondition for an RRef
+  // that refers to nothing, and after the agent's shutdown.
   Future<T> to_here_async() const;
 
   // The value itself. FailedPrecondition anywhere but on the owner. Waits until the value has been made. The
@@ -54,8 +62,10 @@ class RRef {
   // Methods of the referenced object: rref.rpc_sync<&ParameterServer::push>(gradient).
   template <auto F, class... A>
   auto rpc_sync(A&&... arguments) const;
+  // As rpc_sync without waiting; see rpc::rpc_async.
   template <auto F, class... A>
   auto rpc_async(A&&... arguments) const;
+  // As rpc_async, but that the result stays at the owner; see rpc::remote.
   template <auto F, class... A>
   auto remote(A&&... arguments) const;
 
@@ -63,8 +73,10 @@ class RRef {
   // rref.rpc_sync<at::Tensor>(Op("aten::view"), shape).
   template <class R, class C, class... A>
   R rpc_sync(const C& callee, A&&... arguments) const;
+  // As rpc_sync without waiting.
   template <class R, class C, class... A>
   Future<R> rpc_async(const C& callee, A&&... arguments) const;
+  // As rpc_async, but that the result stays at the owner.
   template <class R, class C, class... A>
   RRef<R> remote(const C& callee, A&&... arguments) const;
 
@@ -85,6 +97,7 @@ class RRef {
     rref_backward()(*this, autograd_context_id(context), retain_graph);
   }
 
+  // For encoding: what all copies share. nullptr for an RRef that refers to nothing.
   const std::shared_ptr<RRefHandle>& handle() const { return handle_; }
 
  private:
@@ -125,14 +138,18 @@ T& RRef<T>::local_value() const {
   return *promise.future().wait();
 }
 
+// An RRef travels as a reference; the receiver becomes one more holder of the value.
 template <class T>
 struct Codec<RRef<T>> {
+  // "RRef[T]", as it stands in signatures.
   static std::string type_name() { return absl::StrCat("RRef[", value_type_name<T>(), "]"); }
+  // Adds the reference to the message. Errors: those of Encoder::add_reference.
   static absl::Status encode(const RRef<T>& value, Encoder& encoder, proto::Value& out) {
     GRADWIRE_ASSIGN_OR_RETURN(uint32_t index, encoder.add_reference(value.handle()));
     out.set_reference(index);
     return absl::OkStatus();
   }
+  // InvalidArgument where the message holds something else, or a reference to another type.
   static absl::StatusOr<RRef<T>> decode(const proto::Value& in, Decoder& decoder) {
     if (in.kind_case() != proto::Value::kReference) return wrong_kind(type_name(), in);
     GRADWIRE_ASSIGN_OR_RETURN(std::shared_ptr<RRefHandle> handle, decoder.reference(in.reference()));

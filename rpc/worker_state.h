@@ -2,10 +2,19 @@
 
 namespace gradwire::rpc {
 
-// What one worker knows of another. kSuspect: silent, or its connection broke; it may come back to kAlive. The last two
-// are for good: a worker that is started again under the name is a new one.
-enum class WorkerState { kAlive, kSuspect, kDead, kLeft };
+// What one worker knows of another.
+enum class WorkerState {
+  // It answers, or nothing is known against it.
+  kAlive,
+  // Silent, or its connection broke; it may come back to kAlive.
+  kSuspect,
+  // Declared dead, for good: a worker that is started again under the name is a new one.
+  kDead,
+  // It has left with shutdown(), for good likewise.
+  kLeft,
+};
 
+// "alive", "suspect", "dead" or "left"; "" for another value.
 constexpr const char* to_string(WorkerState state) {
   switch (state) {
     case WorkerState::kAlive:

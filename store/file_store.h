@@ -43,6 +43,7 @@ class FileStore : public Store {
                                                          std::optional<int> world_size,
                                                          absl::Duration timeout = kDefaultTimeout);
 
+  // The file, as it was given.
   const std::string& path() const { return path_; }
   std::string description() const override;
 

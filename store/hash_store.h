@@ -15,6 +15,7 @@ namespace gradwire::store {
 // A store within one process: for several agents in one program, and for tests.
 class HashStore : public Store {
  public:
+  // An empty table. `clock` must outlive the store.
   explicit HashStore(absl::Duration timeout = kDefaultTimeout, Clock& clock = Clock::system());
 
   std::string description() const override { return "HashStore"; }

@@ -16,13 +16,16 @@ struct Rendezvous {
   // Empty when handed out, and shared by exactly the members of the group. Whoever hosts it hosts it for as
   // long as it keeps this pointer.
   std::shared_ptr<Store> store;
+  // This process's, 0..world_size-1; in an open group any number of its own from 0 up.
   int rank = -1;
+  // Number of processes in the group; 0: an open group.
   int world_size = 0;
 };
 
 // Leaves a layer above room to put something before a name of kMaxNameLength.
 inline constexpr std::size_t kMaxGroupName = 160;
 
+// What rendezvous() is given beside the place.
 struct RendezvousOptions {
   // For all of it, and the store's timeout() afterwards.
   absl::Duration timeout = absl::Seconds(300);
@@ -34,7 +37,9 @@ struct RendezvousOptions {
   bool again = false;
 };
 
+// A rank that is still to be assigned, or is in the environment or the init method.
 inline constexpr int kUnknownRank = -1;
+// A world size that is in the environment or the init method.
 inline constexpr int kUnknownWorldSize = -1;
 
 // Finds the others by one of

@@ -13,6 +13,7 @@ namespace gradwire::store {
 // keys under the prefix alone. Begins with the other store's timeout and has its own from then on.
 class PrefixStore : public ForwardingStore {
  public:
+  // A view of `store`, which it keeps alive. A "/" is put between `prefix` and each key.
   PrefixStore(absl::string_view prefix, std::shared_ptr<Store> store)
       : ForwardingStore(std::move(store)), prefix_(absl::StrCat(prefix, "/")) {}
 

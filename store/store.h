@@ -33,6 +33,7 @@ bool is_wait_timeout(const absl::Status& status);
 // Thread-safe. A store outlives the calls on it; nothing runs callbacks.
 class Store {
  public:
+  // timeout() unless it is set: 300 s.
   static constexpr absl::Duration kDefaultTimeout = absl::Seconds(300);
   using Timeout = std::optional<absl::Duration>;  // None: timeout().
 
@@ -40,6 +41,7 @@ class Store {
   Store(const Store&) = delete;
   Store& operator=(const Store&) = delete;
 
+  // Sets the key, whether it exists or not, and wakes those who wait for it.
   void set(absl::string_view key, absl::string_view value);
   // Waits until the key is there.
   std::string get(absl::string_view key);
@@ -52,37 +54,50 @@ class Store {
   std::string compare_set(absl::string_view key, absl::string_view expected, absl::string_view desired);
   // Whether the key was there.
   bool delete_key(absl::string_view key);
+  // Number of keys in the store; in a PrefixStore, under its prefix.
   int64_t num_keys();
   // Waits until all the keys are there at the same moment.
   void wait(const std::vector<std::string>& keys);
+  // As wait(keys), for at most `timeout` instead of timeout().
   void wait(const std::vector<std::string>& keys, absl::Duration timeout);
   // Waits until the key is there with a value other than `last_value` and returns it. A value that came and
   // went between two looks may be missed; deleting the key is no change.
   std::string watch(absl::string_view key, absl::string_view last_value, Timeout timeout = std::nullopt);
 
+  // As the methods without try_, and as described there; an error is returned. `timeout`: none is timeout().
   absl::Status try_set(absl::string_view key, absl::string_view value, Timeout timeout = std::nullopt);
+  // As get: waits until the key is there.
   absl::StatusOr<std::string> try_get(absl::string_view key, Timeout timeout = std::nullopt);
+  // As add; InvalidArgument where add throws it.
   absl::StatusOr<int64_t> try_add(absl::string_view key, int64_t n, Timeout timeout = std::nullopt);
+  // As compare_set: the value that the key has afterwards.
   absl::StatusOr<std::string> try_compare_set(absl::string_view key, absl::string_view expected,
                                               absl::string_view desired, Timeout timeout = std::nullopt);
+  // As delete_key: whether the key was there.
   absl::StatusOr<bool> try_delete_key(absl::string_view key, Timeout timeout = std::nullopt);
+  // As num_keys.
   absl::StatusOr<int64_t> try_num_keys(Timeout timeout = std::nullopt);
   // Only the keys that begin with `prefix`.
   absl::StatusOr<int64_t> try_num_keys_under(absl::string_view prefix, Timeout timeout = std::nullopt);
+  // As wait. An empty list is OK at once.
   absl::Status try_wait(const std::vector<std::string>& keys, Timeout timeout = std::nullopt);
+  // As watch: the first value seen other than `last_value`.
   absl::StatusOr<std::string> try_watch(absl::string_view key, absl::string_view last_value,
                                         Timeout timeout = std::nullopt);
 
   // For calls that begin later. Zero and negative: every wait looks once.
   void set_timeout(absl::Duration timeout);
+  // What a call without a timeout of its own may take.
   absl::Duration timeout() const;
 
   // What and where it is, for messages: "TcpStore at ps.example:29500", "FileStore /data/rendezvous".
   virtual std::string description() const = 0;
 
  protected:
+  // Waits are measured on `clock`, which must outlive the store.
   explicit Store(absl::Duration timeout = kDefaultTimeout, Clock& clock = Clock::system());
 
+  // The clock of this store's deadlines.
   Clock& clock() const { return clock_; }
 
  private:

@@ -12,6 +12,7 @@ namespace gradwire::store {
 class TcpStoreClient;
 class TcpStoreServer;
 
+// How a TcpStore is opened.
 struct TcpStoreOptions {
   // How many processes open this store; none: not said. All that say it must say the same.
   std::optional<int> world_size = std::nullopt;
@@ -49,8 +50,11 @@ class TcpStore : public Store {
   static absl::StatusOr<std::shared_ptr<TcpStore>> open(const std::string& host, int port,
                                                         TcpStoreOptions options = {});
 
+  // The master's host, as it was given.
   const std::string& host() const { return host_; }
+  // The master's port; the one that the system chose where 0 was given.
   int port() const { return port_; }
+  // Whether this process holds the table.
   bool is_master() const { return server_ != nullptr; }
   std::string description() const override;
 

@@ -12,6 +12,7 @@ namespace gradwire::store {
 
 class StoreLoop;
 
+// Where a TcpStoreServer listens, and what it refuses.
 struct TcpStoreServerOptions {
   // Whom to listen for: a loopback name or address means processes of this machine alone; anything else, and
   // the empty host, every interface.
@@ -35,6 +36,7 @@ class TcpStoreServer {
   TcpStoreServer(const TcpStoreServer&) = delete;
   TcpStoreServer& operator=(const TcpStoreServer&) = delete;
 
+  // The port that it listens on; the one that the system chose where 0 was given.
   int port() const;
   // Calls that wait now.
   std::size_t num_waiters() const;

@@ -10,26 +10,26 @@ namespace gradwire {
 //   gradwire::LaunchInfo info = gradwire::LaunchInfo::from_env();
 //   gradwire::rpc::init_rpc(info.name());   // "server0", "trainer0", "trainer1", ...
 struct LaunchInfo {
-  int rank = 0;  // 0..world_size-1 in the whole job
-  int world_size = 0;
-  int local_rank = 0;  // 0..local_world_size-1 on this node; 0 where nobody says it
-  int local_world_size = 0;
-  int group_rank = 0;  // the node's rank
-  int group_world_size = 0;
-  std::string role;   // the launcher's --role
-  int role_rank = 0;  // among the workers of the same role
-  int role_world_size = 0;
+  int rank = 0;              // 0..world_size-1 in the whole job
+  int world_size = 0;        // number of workers in the job
+  int local_rank = 0;        // 0..local_world_size-1 on this node; 0 where nobody says it
+  int local_world_size = 0;  // number of workers on this node; 0 where nobody says it
+  int group_rank = 0;        // the node's rank
+  int group_world_size = 0;  // number of nodes; 0 where nobody says it
+  std::string role;          // the launcher's --role
+  int role_rank = 0;         // among the workers of the same role
+  int role_world_size = 0;   // number of workers of the role
 
   // Where the store is, for env://. Empty and 0 in a program that mpirun or srun started without saying so:
   // they know of no store, and env:// needs both variables in the environment (mpirun -x MASTER_ADDR -x
   // MASTER_PORT).
   std::string master_addr;
-  int master_port = 0;
+  int master_port = 0;  // 1..65535, or 0
 
   std::string run_id;     // the launcher's --rdzv_id
   int restart_count = 0;  // restarts so far
-  int max_restarts = 0;
-  int round = 0;  // starts of the workers before this one, also those for nodes that came or went
+  int max_restarts = 0;   // the launcher's --max_restarts
+  int round = 0;          // starts of the workers before this one, also those for nodes that came or went
 
   // The role and the rank within it, "trainer2": names that are unique in the job, as init_rpc() wants them (as
   // long as no role's name is another's and a number), and the same on every start of the same size.
