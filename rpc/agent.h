@@ -36,16 +36,16 @@ struct Script;
 
 // Totals of an agent since it started.
 struct AgentStatistics {
-  uint64_t calls_made = 0;
-  uint64_t calls_failed = 0;
+  uint64_t calls_made = 0;    // Sent, the framework's own messages that are answered included.
+  uint64_t calls_failed = 0;  // Of those, the ones that ended with an error.
   // Attempts beyond the first, of calls of idempotent functions.
   uint64_t calls_repeated = 0;
-  uint64_t calls_served = 0;
-  uint64_t bytes_sent = 0;
-  uint64_t bytes_received = 0;
+  uint64_t calls_served = 0;    // Of any worker, itself included.
+  uint64_t bytes_sent = 0;      // Over connections that are open or were.
+  uint64_t bytes_received = 0;  // Likewise.
   // Of calls made, from the call to its answer.
   absl::Duration call_p50;
-  absl::Duration call_p99;
+  absl::Duration call_p99;  // The 99th percentile of the same.
   // Answers that came after their call had ended, or twice.
   uint64_t late_answers = 0;
 };
@@ -71,10 +71,10 @@ class Agent : public std::enable_shared_from_this<Agent> {
   // The same, but nullptr.
   static std::shared_ptr<Agent> current_or_null();
 
-  WorkerInfo get_worker_info() const { return self().info(); }
+  WorkerInfo get_worker_info() const { return self().info(); }  // This worker.
   // NotFound lists the names there are.
   WorkerInfo get_worker_info(const std::string& name) const;
-  std::vector<WorkerInfo> get_worker_infos() const;
+  std::vector<WorkerInfo> get_worker_infos() const;  // As rpc::get_worker_infos.
 
   // What this worker knows of another. NotFound as above.
   WorkerState worker_state(const std::string& name) const;
@@ -94,27 +94,27 @@ class Agent : public std::enable_shared_from_this<Agent> {
   template <auto F, class... A>
   auto rpc_sync(const Destination& to, A&&... arguments);
   template <auto F, class... A>
-  auto rpc_async(const Destination& to, A&&... arguments);
+  auto rpc_async(const Destination& to, A&&... arguments);  // As rpc::rpc_async.
   template <auto F, class... A>
-  auto remote(const Destination& to, A&&... arguments);
+  auto remote(const Destination& to, A&&... arguments);  // As rpc::remote.
   template <class T, class... A, class C = DeclaredConstructor<T>>
-  RRef<T> remote(const Destination& to, A&&... arguments);
+  RRef<T> remote(const Destination& to, A&&... arguments);  // As rpc::remote of an object.
   template <class T, class C, class... A>
-  T rpc_sync(const Destination& to, const C& callee, A&&... arguments);
+  T rpc_sync(const Destination& to, const C& callee, A&&... arguments);  // As rpc::rpc_sync.
   template <class T, class C, class... A>
-  Future<T> rpc_async(const Destination& to, const C& callee, A&&... arguments);
+  Future<T> rpc_async(const Destination& to, const C& callee, A&&... arguments);  // As rpc::rpc_async.
 
-  AgentStatistics statistics() const;
-  AgentTables tables() const;
+  AgentStatistics statistics() const;  // Counters of this moment; they are read one by one.
+  AgentTables tables() const;          // Sizes of all tables, for tests and for looking for leaks.
 
   // ---- For the layers above.
 
-  const Worker& self() const;
-  absl::StatusOr<Worker> find_worker(const Destination& destination) const;
-  absl::StatusOr<Worker> find_worker_by_incarnation(uint64_t incarnation) const;
+  const Worker& self() const;  // This worker. Set before start() returns.
+  absl::StatusOr<Worker> find_worker(const Destination& destination) const;       // NotFound as above.
+  absl::StatusOr<Worker> find_worker_by_incarnation(uint64_t incarnation) const;  // Or NotFound.
   // Unavailable or Aborted, with the reason, once the worker was lost; OK before.
   absl::Status worker_status(const Worker& worker) const;
-
+  // How call_service() sends.
   struct ServiceOptions {
     absl::Time deadline = absl::InfiniteFuture();  // On Clock::system().
     // Sent again, on a new connection, when the old one broke before the answer, until the worker is lost.
@@ -147,9 +147,9 @@ class Agent : public std::enable_shared_from_this<Agent> {
   // A fresh id: unique over all workers.
   Id next_id();
 
-  const std::shared_ptr<ThreadPool>& executor() const;
-  TimerQueue& timers() const;
-  RRefService& rrefs() const;
+  const std::shared_ptr<ThreadPool>& executor() const;  // Where handlers and continuations run.
+  TimerQueue& timers() const;                           // Its callbacks are short and never the user's.
+  RRefService& rrefs() const;                           // The references that this worker owns and holds.
 
   // What is done with an answer: called once, on a thread of the transport or a timer, or inside send_call.
   using Completion = absl::AnyInvocable<void(absl::StatusOr<IncomingPayload>)>;
@@ -184,6 +184,7 @@ class Agent : public std::enable_shared_from_this<Agent> {
 // Runs a scope as if within `agent`: current() returns it there. For tests and programs with several agents.
 class AgentGuard {
  public:
+  // Enters `agent`, whose owner may still shut it down. The destructor enters what was current before.
   explicit AgentGuard(const std::shared_ptr<Agent>& agent);
   ~AgentGuard();
   AgentGuard(const AgentGuard&) = delete;
