@@ -56,7 +56,7 @@ absl::Status status_from_exception(const std::exception_ptr& exception);
 // Lets a layer above say more about the exceptions it knows (libtorch's append a backtrace to what()). Called
 // during static initialisation; the translator returns OK for what it does not know.
 using ExceptionTranslator = absl::Status (*)(const std::exception& exception);
-// Installs the translator of the process; the last one counts. Not thread-safe.
+// Installs the translator of the process; the last one counts, nullptr is none. Thread-safe.
 void set_exception_translator(ExceptionTranslator translator);
 
 // Throws Error unless OK.

@@ -21,7 +21,7 @@ struct DistributedSamplerOptions {
   int64_t rank = -1;
   // Another order in each epoch, the same on all ranks that have the same seed.
   bool shuffle = true;
-  // The order of an epoch depends on seed + epoch alone.
+  // The order of an epoch depends on the size and on seed + epoch alone.
   int64_t seed = 0;
   // Leaves out what is not evenly divisible; else the first samples of the order come twice.
   bool drop_last = false;

@@ -27,7 +27,7 @@ class CallContext {
   absl::Time deadline() const { return deadline_; }
   // Whether the caller has given up, cancelled or died: nobody wants the result.
   bool cancelled() const { return token_.cancelled(); }
-  // What cancelled() reads, as a token on which a handler can wait or be called back.
+  // The same with the reason, and with callbacks for when it happens.
   const CancellationToken& cancellation() const { return token_; }
 
  private:
