@@ -115,7 +115,7 @@ class Docs(unittest.TestCase):
 
     def test_public_headers(self):
         headers = docs.public_headers(docs.ROOT)
-        for path in ("base/future.h", "collectives/functions.h", "rpc/rpc.h", "tools/launch_info.h",
+        for path in ("gradwire.h", "base/future.h", "collectives/functions.h", "rpc/rpc.h", "tools/launch_info.h",
                      "data_parallel/distributed_data_parallel.h", "data_parallel/distributed_sampler.h"):
             self.assertIn(path, headers)
         for path in ("base/mutex.h", "data_parallel/reducer.h", *docs.NOT_FOR_USERS):
