@@ -17,6 +17,7 @@ class PrefixStore : public ForwardingStore {
   PrefixStore(absl::string_view prefix, std::shared_ptr<Store> store)
       : ForwardingStore(std::move(store)), prefix_(absl::StrCat(prefix, "/")) {}
 
+  // The other store's, with the prefix.
   std::string description() const override {
     return absl::StrCat(underlying()->description(), " under \"", prefix_, "\"");
   }
