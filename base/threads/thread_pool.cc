@@ -65,6 +65,28 @@ bool sleeps(pid_t thread_id) {
   return end_of_name == text.npos || end_of_name + 2 >= text.size() || text[end_of_name + 2] != 'R';
 }
 
+// One turn of a leader; false when a task may start.
+bool drive(Poller& poller, const WaitPolicy& wait, LeaderSignal& signal) {
+  if (poller.try_enter()) {
+    Patience patience(wait);
+    bool stay = true;
+    while (stay) {
+      const bool any = poller.poll();
+      if (signal.startable.load(std::memory_order_relaxed)) {
+        poller.pause(signal.several_queued.load(std::memory_order_relaxed));
+        return false;
+      }
+      // One that waits for something has more right to drive.
+      stay = any ? patience.renew() : !poller.wanted() && patience.rest();
+    }
+    poller.leave();
+  }
+  signal.leader_asleep.store(true);
+  if (!signal.startable.load()) poller.sleep();
+  signal.leader_asleep.store(false);
+  return !signal.startable.load();
+}
+
 }  // namespace
 
 ThreadPool::ThreadPool(Options options) : options_(checked(std::move(options))) {
@@ -80,13 +102,12 @@ ThreadPool::~ThreadPool() { shutdown(); }
 bool ThreadPool::post_clean(Task& task, TaskCost* cost) {
   MutexLock lock(mutex_);
   if (stopping_ && total_ == 0) return false;
-  queue_.push_back({std::move(task), cost});
-  if (cost != nullptr) queued_nanoseconds_ += cost->nanoseconds();
+  queue_.push({std::move(task), cost});
   update_startable_locked();
   // The thread that leads comes here next, and runs short tasks one after the other faster than it wakes others.
   const bool back_soon = leading_pool == this || (back_soon_pool == this && cost != nullptr);
-  if (back_soon && startable_.load() && queued_nanoseconds_ < kShortQueue.count()) {
-    wake_supervisor_locked(kUnattended);  // Should it not come.
+  if (back_soon && signal_.startable.load() && queue_.nanoseconds() < kShortQueue.count()) {
+    supervisor_sleep_.call(kUnattended);  // Should it not come.
     return true;
   }
   dispatch_locked();
@@ -96,14 +117,14 @@ bool ThreadPool::post_clean(Task& task, TaskCost* cost) {
 int ThreadPool::free_places_locked() const { return options_.num_threads + extra_ - (running_ - blocked_); }
 
 void ThreadPool::update_startable_locked() {
-  startable_.store(stopping_ || (!queue_.empty() && free_places_locked() > 0));
-  several_queued_.store(queue_.size() > 1, std::memory_order_relaxed);
+  signal_.startable.store(stopping_ || (!queue_.empty() && free_places_locked() > 0));
+  signal_.several_queued.store(queue_.size() > 1, std::memory_order_relaxed);
 }
 
 void ThreadPool::dispatch_locked(bool count_leader) {
   const int wanted = std::min(static_cast<int>(queue_.size()), free_places_locked());
   // A leader that is awake looks here within a microsecond.
-  const bool leader_awake = count_leader && leading_ && !leader_asleep_.load();
+  const bool leader_awake = count_leader && leading_ && !signal_.leader_asleep.load();
   bool leader_counts = leader_awake;
   while (notified_ + starting_ + (leader_counts ? 1 : 0) < wanted) {
     if (idle_ > notified_) {
@@ -118,9 +139,9 @@ void ThreadPool::dispatch_locked(bool count_leader) {
   }
   // What no thread is on its way to may be a stall.
   if (wanted <= 0 || static_cast<int>(queue_.size()) > notified_ + starting_ + (leader_awake ? 1 : 0)) {
-    wake_supervisor_locked();
+    supervisor_sleep_.call();
   } else if (leader_awake) {
-    wake_supervisor_locked(kUnattended);  // Should it be held up where it is.
+    supervisor_sleep_.call(kUnattended);  // Should it be held up where it is.
   }
 }
 
@@ -155,46 +176,23 @@ void ThreadPool::wake_all_locked() {
   work_available_.notify_all();
 }
 
-void ThreadPool::wake_supervisor_locked(absl::Duration delay) {
-  if (!supervisor_sleeps_ || (supervisor_called_ && delay > absl::ZeroDuration())) return;
-  supervisor_called_ = true;
-  supervisor_wakes_.set(delay);
-}
-
-void ThreadPool::sleep_supervisor_locked(absl::Duration at_most) {
-  supervisor_sleeps_ = at_most == absl::InfiniteDuration();
-  supervisor_called_ = false;
-  supervisor_wakes_.set(at_most);
-  supervisor_wakes_.sleep(mutex_);
-  supervisor_sleeps_ = false;
-}
-
-ThreadPool::Queued ThreadPool::take_front_locked() {
-  Queued task = std::move(queue_.front());
-  queue_.pop_front();
-  if (task.cost != nullptr)
-    queued_nanoseconds_ -= std::min<int64_t>(queued_nanoseconds_, task.cost->nanoseconds());
-  if (queue_.empty()) queued_nanoseconds_ = 0;
-  return task;
-}
-
 ThreadPool::Queued ThreadPool::next_task_locked(int& in_a_row) {
   bool flushed = options_.poller == nullptr;
   while (true) {
     // Also between tasks, though not each: what has come meanwhile is looked at.
     if (options_.poller != nullptr && !leading_ && !stopping_ &&
-        (!startable_.load() || leader_coming_ || ++in_a_row >= kTasksInARow)) {
+        (!signal_.startable.load() || leader_coming_ || ++in_a_row >= kTasksInARow)) {
       lead_locked();
       in_a_row = 0;
     }
-    if (!queue_.empty() && free_places_locked() > 0) return take_front_locked();
+    if (!queue_.empty() && free_places_locked() > 0) return queue_.take_front();
     if (queue_.empty()) {
       if (stopping_) return {};
       if (options_.poller != nullptr && !leading_) continue;
       if (idle_ >= options_.num_threads + kSpareThreads) return {};
     } else {
       if (options_.poller != nullptr && !leading_ && !stopping_) continue;
-      wake_supervisor_locked();
+      supervisor_sleep_.call();
     }
     if (!flushed) {
       mutex_.unlock();
@@ -216,35 +214,13 @@ void ThreadPool::lead_locked() {
   ++led_;
   mutex_.unlock();
   leading_pool = this;
-  while (drive()) {
+  while (drive(*options_.poller, options_.wait, signal_)) {
   }
   leading_pool = nullptr;
   mutex_.lock();
   leading_ = false;
   // Nobody leads until this thread is back: that is to be watched.
-  if (!queue_.empty()) wake_supervisor_locked(kUnattended);
-}
-
-bool ThreadPool::drive() {
-  Poller& poller = *options_.poller;
-  if (poller.try_enter()) {
-    Patience patience(options_.wait);
-    bool stay = true;
-    while (stay) {
-      const bool any = poller.poll();
-      if (startable_.load(std::memory_order_relaxed)) {
-        poller.pause(several_queued_.load(std::memory_order_relaxed));
-        return false;
-      }
-      // One that waits for something has more right to drive.
-      stay = any ? patience.renew() : !poller.wanted() && patience.rest();
-    }
-    poller.leave();
-  }
-  leader_asleep_.store(true);
-  if (!startable_.load()) poller.sleep();
-  leader_asleep_.store(false);
-  return !startable_.load();
+  if (!queue_.empty()) supervisor_sleep_.call(kUnattended);
 }
 
 void ThreadPool::run(Queued task) {
@@ -290,8 +266,8 @@ void ThreadPool::work(std::list<Worker>::iterator self) {
   --total_;
   ended_.splice(ended_.end(), workers_, self);
   if (stopping_) wake_all_locked();
-  if (stopping_ && total_ == 0) supervisor_wakes_.wake();  // It may be waiting out a stall_limit.
-  wake_supervisor_locked();
+  if (stopping_ && total_ == 0) supervisor_sleep_.wake();  // It may be waiting out a stall_limit.
+  supervisor_sleep_.call();
   mutex_.unlock();
 }
 
@@ -344,18 +320,18 @@ void ThreadPool::supervise() {
       reap();
       mutex_.lock();
     } else if (const uint64_t led = led_before_; queue_.empty() && watch_leader_locked()) {
-      sleep_supervisor_locked(led_ - led > kBrisk ? kUnattendedWhenBrisk : kUnattended);
+      supervisor_sleep_.sleep(mutex_, led_ - led > kBrisk ? kUnattendedWhenBrisk : kUnattended);
     } else if (queue_.empty()) {
       extra_ = 0;
       standstills_ = 0;
       attended_looks_ = 0;
       update_startable_locked();
-      sleep_supervisor_locked(absl::InfiniteDuration());
+      supervisor_sleep_.sleep(mutex_, absl::InfiniteDuration());
     } else {
       const uint64_t started = started_;
       const absl::Time until = Clock::system().now() + options_.stall_limit;
       do {
-        sleep_supervisor_locked(options_.poller == nullptr ? options_.stall_limit : kUnattended);
+        supervisor_sleep_.sleep(mutex_, options_.poller == nullptr ? options_.stall_limit : kUnattended);
         // What the leader queued for itself is for others when it does not come back.
         if (watch_leader_locked() && !queue_.empty() && started == started_)
           dispatch_locked(/*count_leader=*/false);
@@ -422,7 +398,7 @@ void ThreadPool::shutdown() {
     update_startable_locked();
     if (leading_) options_.poller->wake();
     wake_all_locked();
-    supervisor_wakes_.wake();
+    supervisor_sleep_.wake();
   }
   // Whoever comes second waits for the first to have joined.
   std::call_once(joined_, [this] {

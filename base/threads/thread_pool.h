@@ -4,7 +4,6 @@
 
 #include <atomic>
 #include <cstdint>
-#include <deque>
 #include <list>
 #include <memory>
 #include <mutex>
@@ -14,11 +13,21 @@
 
 #include "absl/time/time.h"
 #include "gradwire/base/mutex.h"
-#include "gradwire/base/threads/alarm.h"
 #include "gradwire/base/threads/executor.h"
 #include "gradwire/base/threads/poller.h"
+#include "gradwire/base/threads/sleeper.h"
+#include "gradwire/base/threads/task_queue.h"
 
 namespace gradwire {
+
+// What a pool's leader asks without the pool's mutex.
+struct LeaderSignal {
+  // A task is queued and may start, or the pool stops. Orders post_clean() and the leader's falling asleep, with
+  // leader_asleep.
+  std::atomic<bool> startable{false};
+  std::atomic<bool> several_queued{false};
+  std::atomic<bool> leader_asleep{false};
+};
 
 // The executor that runs handlers and continuations.
 //
@@ -34,8 +43,8 @@ namespace gradwire {
 // when tasks of that kind have been taking long (TaskCost), when the task waits and has stopped driving the poller
 // itself, or else after kUnattended. A thread outside the pool that waits drives the poller too (look_until).
 //
-// There are at most `max_threads`, and one more to lead where all of them are in use; the last one that is not waiting may not wait: its wait fails with
-// ResourceExhausted. When tasks that block without saying so have used up all of them, an error is logged.
+// There are at most `max_threads`, and one more to lead where all of them are in use. If blocking would leave no thread
+// that can run, the wait fails with ResourceExhausted. When tasks that block without saying so have used up all of them, an error is logged.
 // Threads in excess of num_threads, but for a few spare ones, end when they run out of work.
 //
 // Thread-safe. shutdown() (or the destructor) runs what is queued, and what that posts, and joins every
@@ -74,21 +83,15 @@ class ThreadPool : public Executor {
     std::thread thread;
     pid_t thread_id = 0;  // 0 until it runs. Guarded by mutex_.
   };
-  struct Queued {
-    Task task;
-    TaskCost* cost = nullptr;
-  };
+  using Queued = TaskQueue::Queued;
 
   void work(std::list<Worker>::iterator self);
   void run(Queued task);
   // Waits for a task that may start and takes it; none when the thread is to end. `in_a_row`: tasks that the thread has
   // run since it looked at the poller last.
   Queued next_task_locked(int& in_a_row) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  Queued take_front_locked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Drives the poller until a task may start. The lock is given up meanwhile.
   void lead_locked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // One turn of that; false when it was the thread's business to sleep.
-  bool drive();
   // Sees to it that some thread leads, or is about to.
   void ensure_leader_locked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // After every change of the queue or the free places.
@@ -100,10 +103,6 @@ class ThreadPool : public Executor {
   // `beyond` max_threads.
   bool start_worker_locked(int beyond = 0) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void wake_all_locked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Has the supervisor look, now or soon. Does nothing when it is going to look anyway.
-  void wake_supervisor_locked(absl::Duration delay = absl::ZeroDuration())
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void sleep_supervisor_locked(absl::Duration at_most) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   void supervise();
   // Sends a leader where one has been away for too long. False when there is none to watch.
@@ -118,10 +117,9 @@ class ThreadPool : public Executor {
 
   mutable Mutex mutex_;
   CondVar work_available_;
-  Alarm supervisor_wakes_;
-  std::deque<Queued> queue_ ABSL_GUARDED_BY(mutex_);
-  // What the tasks in queue_ are expected to take.
-  int64_t queued_nanoseconds_ ABSL_GUARDED_BY(mutex_) = 0;
+  // Where the supervisor is between its looks.
+  Sleeper supervisor_sleep_ ABSL_GUARDED_BY(mutex_);
+  TaskQueue queue_ ABSL_GUARDED_BY(mutex_);
   std::list<Worker> workers_ ABSL_GUARDED_BY(mutex_);
   std::list<Worker> ended_ ABSL_GUARDED_BY(mutex_);
   int total_ ABSL_GUARDED_BY(mutex_) = 0;
@@ -148,15 +146,8 @@ class ThreadPool : public Executor {
   // Looks of the supervisor in a row that found somebody leading.
   int attended_looks_ ABSL_GUARDED_BY(mutex_) = 0;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  // Until somebody wakes it; and somebody has set the alarm.
-  bool supervisor_sleeps_ ABSL_GUARDED_BY(mutex_) = false;
-  bool supervisor_called_ ABSL_GUARDED_BY(mutex_) = false;
 
-  // A task is queued and may start, or the pool stops. Orders post_clean() and the leader's falling asleep, with
-  // leader_asleep_.
-  std::atomic<bool> startable_{false};
-  std::atomic<bool> several_queued_{false};
-  std::atomic<bool> leader_asleep_{false};
+  LeaderSignal signal_;
 
   std::once_flag joined_;
   std::thread supervisor_;
