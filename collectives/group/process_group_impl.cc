@@ -4,13 +4,22 @@
 #include "gradwire/collectives/group/join.h"
 
 namespace gradwire::collectives {
+namespace {
+
+c10::Device device_for_barriers(bool takes_cpu, int device_id) {
+  if (takes_cpu) return c10::Device(at::kCPU);
+  return c10::Device(at::kCUDA, static_cast<c10::DeviceIndex>(device_id < 0 ? -1 : device_id));
+}
+
+}  // namespace
+
 ProcessGroupImpl::ProcessGroupImpl(GroupParts parts)
     : identity_(
           std::make_shared<GroupIdentity>(parts.name, parts.checks.rank, parts.checks.ranks, parts.is_world)),
       checks_(parts.checks),
       kind_(parts.checks.backend),
-      takes_cpu_(parts.checks.takes_cpu),
       options_(std::move(parts.options)),
+      own_device_(device_for_barriers(parts.checks.takes_cpu, options_.device_id)),
       store_(std::move(parts.store)),
       runner_(std::make_shared<OperationRunner>(
           identity_,
@@ -29,12 +38,6 @@ int ProcessGroupImpl::check_rank(Operation operation, int world_rank, absl::stri
   const absl::StatusOr<int> rank = checks_.group_rank(world_rank, name);
   if (!rank.ok()) refuse(operation, rank.status());
   return *rank;
-}
-
-c10::Device ProcessGroupImpl::own_device() const {
-  if (takes_cpu_) return c10::Device(at::kCPU);
-  return options_.device_id < 0 ? c10::Device(at::kCUDA)
-                                : c10::Device(at::kCUDA, static_cast<c10::DeviceIndex>(options_.device_id));
 }
 
 void ProcessGroupImpl::monitored_barrier(std::optional<absl::Duration> timeout, bool wait_all_ranks) {

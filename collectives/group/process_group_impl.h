@@ -122,10 +122,7 @@ class ProcessGroupImpl final : public ProcessGroup {
   }
   [[noreturn]] void refuse(Operation operation, const absl::Status& status) const;
   int check_rank(Operation operation, int world_rank, absl::string_view name) const;
-  absl::Status check_multi_device() const;
 
-  // Where operations without tensors of the caller's have theirs.
-  c10::Device own_device() const;
   Transfer begin_send(at::Tensor tensor, int dst, int tag) const;
   // `waits`: the caller does so at once.
   Transfer begin_receive(at::Tensor tensor, int src, int tag, bool waits) const;
@@ -133,8 +130,9 @@ class ProcessGroupImpl final : public ProcessGroup {
   const std::shared_ptr<GroupIdentity> identity_;
   const ArgumentChecks checks_;
   const Backend kind_;
-  const bool takes_cpu_;
   const ProcessGroupOptions options_;
+  // Where operations without tensors of the caller's have theirs.
+  const c10::Device own_device_;
   const std::shared_ptr<store::Store> store_;
 
   const std::shared_ptr<OperationRunner> runner_;

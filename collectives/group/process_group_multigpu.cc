@@ -12,21 +12,21 @@ absl::Status take(RunContext& run, absl::Status status) {
   return status;
 }
 
-}  // namespace
-
-// Looked for before anything is sent; the run looks again, in its turn.
-absl::Status ProcessGroupImpl::check_multi_device() const {
-  const std::shared_ptr<GroupBackend> backend = runner_->backend();
-  if (backend == nullptr) return runner_->closed_error();
+// Checked before anything is sent; the run checks again, in its turn.
+absl::Status check_multi_device(const OperationRunner& runner, Backend kind) {
+  const std::shared_ptr<GroupBackend> backend = runner.backend();
+  if (backend == nullptr) return runner.closed_error();
   if (backend->multi_device() != nullptr) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat("the backend ", to_string(kind_), " serves one device for each rank; this needs nccl"));
+      absl::StrCat("the backend ", to_string(kind), " serves one device for each rank; this needs nccl"));
 }
+
+}  // namespace
 
 ProcessGroup::WorkPtr ProcessGroupImpl::broadcast_multigpu_async(Tensors tensors, int src) {
   constexpr Operation kThis = Operation::kBroadcastMultigpu;
   const int root = check_rank(kThis, src, "src");
-  check(kThis, check_multi_device());
+  check(kThis, check_multi_device(*runner_, kind_));
   check(kThis, checks_.one_per_device(tensors));
   OperationRecord record = record_of(kThis, tensors[0]);
   record.peer = src;
@@ -39,7 +39,7 @@ ProcessGroup::WorkPtr ProcessGroupImpl::broadcast_multigpu_async(Tensors tensors
 
 ProcessGroup::WorkPtr ProcessGroupImpl::all_reduce_multigpu_async(Tensors tensors, const Reduction& op) {
   constexpr Operation kThis = Operation::kAllReduceMultigpu;
-  check(kThis, check_multi_device());
+  check(kThis, check_multi_device(*runner_, kind_));
   check(kThis, checks_.one_per_device(tensors));
   check(kThis, checks_.reduction(op, tensors[0]));
   OperationRecord record = record_of(kThis, tensors[0]);
@@ -53,7 +53,7 @@ ProcessGroup::WorkPtr ProcessGroupImpl::all_reduce_multigpu_async(Tensors tensor
 ProcessGroup::WorkPtr ProcessGroupImpl::reduce_multigpu_async(Tensors tensors, int dst, const Reduction& op) {
   constexpr Operation kThis = Operation::kReduceMultigpu;
   const int root = check_rank(kThis, dst, "dst");
-  check(kThis, check_multi_device());
+  check(kThis, check_multi_device(*runner_, kind_));
   check(kThis, checks_.one_per_device(tensors));
   check(kThis, checks_.reduction(op, tensors[0]));
   OperationRecord record = record_of(kThis, tensors[0]);
@@ -69,7 +69,7 @@ ProcessGroup::WorkPtr ProcessGroupImpl::reduce_multigpu_async(Tensors tensors, i
 ProcessGroup::WorkPtr ProcessGroupImpl::all_gather_multigpu_async(std::vector<Tensors> lists,
                                                                   Tensors tensors) {
   constexpr Operation kThis = Operation::kAllGatherMultigpu;
-  check(kThis, check_multi_device());
+  check(kThis, check_multi_device(*runner_, kind_));
   check(kThis, checks_.one_per_device(tensors));
   check(kThis, checks_.lists_per_device(lists, tensors));
   const OperationRecord record = record_of(kThis, tensors[0]);

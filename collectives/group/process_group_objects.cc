@@ -150,25 +150,28 @@ class Exchange {
   std::vector<int64_t> sizes_;
 };
 
+absl::Status check_count(const ObjectExchange& exchange, bool at_root, int size) {
+  const bool sends = at_root || exchange.kind == Kind::kAllGather || exchange.kind == Kind::kGather;
+  const std::size_t expected = !sends                            ? 0
+                               : exchange.kind == Kind::kScatter ? static_cast<std::size_t>(size)
+                                                                 : 1;
+  if (exchange.sent.size() == expected) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("this rank gives ", exchange.sent.size(), " objects where ", expected, " are expected"));
+}
+
 }  // namespace
 
 ProcessGroup::WorkPtr ProcessGroupImpl::begin_exchange_objects(Mode mode, ObjectExchange exchange) {
-  const Operation operation = operation_of(exchange.kind);
-  const bool rooted = exchange.kind != Kind::kAllGather;
-  const int root =
-      rooted ? check_rank(operation, exchange.root, exchange.kind == Kind::kGather ? "dst" : "src") : 0;
-  const bool sends = exchange.kind == Kind::kAllGather || exchange.kind == Kind::kGather || root == rank();
-  const std::size_t expected = !sends                            ? 0
-                               : exchange.kind == Kind::kScatter ? static_cast<std::size_t>(size())
-                                                                 : 1;
-  if (exchange.sent.size() != expected) {
-    check(operation, absl::InvalidArgumentError(absl::StrCat("this rank gives ", exchange.sent.size(),
-                                                             " objects where ", expected, " are expected")));
-  }
   OperationRecord record;
-  record.operation = operation;
-  record.peer = rooted ? exchange.root : OperationRecord::kNoPeer;
-  const c10::Device device = own_device();
+  record.operation = operation_of(exchange.kind);
+  int root = 0;
+  if (exchange.kind != Kind::kAllGather) {
+    root = check_rank(record.operation, exchange.root, exchange.kind == Kind::kGather ? "dst" : "src");
+    record.peer = exchange.root;
+  }
+  check(record.operation, check_count(exchange, root == rank(), size()));
+  const c10::Device device = own_device_;
   return runner_->perform(mode, record, device,
                           [exchange = std::move(exchange), root, device](RunContext& run) mutable {
                             return Exchange(run, exchange, root, device).run();

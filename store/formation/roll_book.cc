@@ -128,7 +128,9 @@ absl::StatusOr<std::vector<int>> RollBook::find_missing(int size) {
     GRADWIRE_ASSIGN_OR_RETURN(const std::string here, look(key("here", rank)));
     // A process that ended while it waited has left the key.
     std::optional<Claim> holder;
-    if (!here.empty()) GRADWIRE_ASSIGN_OR_RETURN(holder, find_holder(rank));
+    if (!here.empty()) {
+      GRADWIRE_ASSIGN_OR_RETURN(holder, find_holder(rank));
+    }
     if (!holder.has_value()) missing.push_back(rank);
   }
   return missing;
