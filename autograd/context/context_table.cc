@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "gradwire/autograd/deliberate_bug.h"
-
 namespace gradwire::autograd {
 
 ContextTable::Origin* ContextTable::row_of(uint64_t origin) {
@@ -25,7 +23,7 @@ ContextTable::Entry ContextTable::enter(const rpc::Id& context, uint64_t from) {
     const Origin& origin = known->second;
     const bool released = context.counter < origin.low || origin.released.contains(context.counter) ||
                           origin.foretold.contains({context.counter, from});
-    if (released && !deliberate_bug(DeliberateBug::kReviveContext)) return Entry::kReleased;
+    if (released) return Entry::kReleased;
   }
   if (live_.size() >= limits_.live) return Entry::kTooMany;
   Origin* const origin = row_of(context.origin);
@@ -39,7 +37,7 @@ ContextTable::Entry ContextTable::enter(const rpc::Id& context, uint64_t from) {
 bool ContextTable::touch(const rpc::Id& context, uint64_t worker) {
   auto found = live_.find(context);
   if (found == live_.end()) return false;
-  if (!deliberate_bug(DeliberateBug::kForgetTouched)) found->second.touched.insert(worker);
+  found->second.touched.insert(worker);
   return true;
 }
 
@@ -124,7 +122,6 @@ ContextTable::Cleanup ContextTable::cleanup(const rpc::Id& context, uint64_t low
 uint64_t ContextTable::low(uint64_t self, uint64_t next) const {
   auto found = origins_.find(self);
   if (found == origins_.end() || found->second.live.empty()) return next;
-  if (deliberate_bug(DeliberateBug::kHighWatermark)) return next;
   return *found->second.live.begin();
 }
 

@@ -2,8 +2,6 @@
 
 #include <utility>
 
-#include "gradwire/autograd/deliberate_bug.h"
-
 namespace gradwire::autograd {
 namespace {
 
@@ -17,7 +15,7 @@ PassState::PassState(Options options) : options_(options), running_(options.fast
 }
 
 bool PassState::begin_mark(uint64_t from, uint64_t number, uint64_t reply, Actions& actions) {
-  if (!status_.ok() && !deliberate_bug(DeliberateBug::kServeFailed)) {
+  if (!status_.ok()) {
     actions.failed_replies.push_back(reply);
     actions.status = status_;
     return false;
@@ -38,7 +36,7 @@ bool PassState::begin_mark(uint64_t from, uint64_t number, uint64_t reply, Actio
   }
   if (wave.answered) {
     actions.mark_answers.push_back({reply, {wave.participants.begin(), wave.participants.end()}});
-  } else if (!deliberate_bug(DeliberateBug::kAnswerFirstOnly)) {
+  } else {
     wave.replies.push_back(reply);
   }
   return false;
@@ -58,11 +56,7 @@ std::vector<uint64_t> PassState::end_walk(const std::vector<uint64_t>& marked, A
   for (uint64_t worker : marked) {
     numbers.push_back(next_mark_++);
     sent_marks_.emplace(numbers.back(), walking_);
-    if (deliberate_bug(DeliberateBug::kForgetBackward) && worker == walking_.first) {
-      sent_marks_.erase(numbers.back());
-    } else {
-      ++wave.unanswered;
-    }
+    ++wave.unanswered;
     if (worker != options_.self) {
       reached_.insert(worker);
       partners_.insert(worker);
@@ -78,16 +72,13 @@ void PassState::mark_answered(uint64_t number, const std::vector<uint64_t>& part
   const WaveKey key = sent->second;
   sent_marks_.erase(sent);
   Wave& wave = waves_[key];
-  if (!deliberate_bug(DeliberateBug::kForgetParticipants)) {
-    wave.participants.insert(participants.begin(), participants.end());
-  }
+  wave.participants.insert(participants.begin(), participants.end());
   --wave.unanswered;
   finish_wave_if_over(wave, key == kRootWalk, actions);
 }
 
 void PassState::finish_wave_if_over(Wave& wave, bool root, Actions& actions) {
-  const bool waits = wave.unanswered > 0 && !deliberate_bug(DeliberateBug::kAnswerMarkEarly);
-  if (!wave.walked || waits || wave.answered) return;
+  if (!wave.walked || wave.unanswered > 0 || wave.answered) return;
   wave.answered = true;
   for (uint64_t reply : wave.replies) {
     actions.mark_answers.push_back({reply, {wave.participants.begin(), wave.participants.end()}});
@@ -109,9 +100,7 @@ void PassState::begin_planned(const std::vector<uint64_t>& participants,
     reached_.insert(worker);
     partners_.insert(worker);
   }
-  if (!deliberate_bug(DeliberateBug::kAskNeighboursOnly)) {
-    for (uint64_t worker : participants) ask_to_finish(worker, actions);
-  }
+  for (uint64_t worker : participants) ask_to_finish(worker, actions);
   end_if_done(actions);
 }
 
@@ -123,7 +112,7 @@ void PassState::ran(uint64_t n, Actions& actions) {
 bool PassState::run_arrived(uint64_t from, uint64_t message) {
   if (ended_) return false;
   if (from != options_.self) partners_.insert(from);
-  return arrived_.insert(message).second || deliberate_bug(DeliberateBug::kCountRunTwice);
+  return arrived_.insert(message).second;
 }
 
 void PassState::shipping(uint64_t to) {
@@ -146,7 +135,7 @@ void PassState::finish_asked(uint64_t reply, Actions& actions) {
   if (!status_.ok()) {
     actions.failed_replies.push_back(reply);
     actions.status = status_;
-  } else if (ended_ || deliberate_bug(DeliberateBug::kFinishAtOnce)) {
+  } else if (ended_) {
     actions.finish_answers.push_back({reply, shipped_to()});
   } else {
     finish_replies_.push_back(reply);
@@ -170,7 +159,7 @@ void PassState::ask_to_finish(uint64_t worker, Actions& actions) {
 
 void PassState::end_if_done(Actions& actions) {
   if (ended_ || remaining_ > 0) return;
-  if (unanswered_shipments_ > 0 && !deliberate_bug(DeliberateBug::kEndWhileShipping)) return;
+  if (unanswered_shipments_ > 0) return;
   if (options_.root == options_.self) {
     if (!running_ || finished_.size() < asked_.size()) return;
   } else if (finish_replies_.empty()) {
@@ -197,23 +186,19 @@ void PassState::fail(absl::Status status, Actions& actions) {
   status_ = std::move(status);
   actions.ended = true;
   actions.status = status_;
-  if (options_.root == options_.self || !deliberate_bug(DeliberateBug::kKeepAbort)) {
-    actions.abort.assign(reached_.begin(), reached_.end());
-  }
+  actions.abort.assign(reached_.begin(), reached_.end());
   // In the fast mode the root may not have heard of this worker, and may never.
   if (options_.fast && options_.root != options_.self) actions.abort.push_back(options_.root);
   for (auto& [key, wave] : waves_) {
     actions.failed_replies.insert(actions.failed_replies.end(), wave.replies.begin(), wave.replies.end());
     wave.replies.clear();
   }
-  if (deliberate_bug(DeliberateBug::kFailSilently)) return;
   actions.failed_replies.insert(actions.failed_replies.end(), finish_replies_.begin(), finish_replies_.end());
   finish_replies_.clear();
 }
 
 void PassState::worker_lost(uint64_t worker, const absl::Status& status, Actions& actions) {
   if (ended_ || !partners_.contains(worker)) return;
-  if (worker != options_.root && deliberate_bug(DeliberateBug::kIgnoreLostPartner)) return;
   reached_.erase(worker);
   fail(status, actions);
 }

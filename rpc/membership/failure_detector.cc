@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "gradwire/rpc/deliberate_bug.h"
-
 namespace gradwire::rpc {
 
 FailureDetector::Watched& FailureDetector::watch(uint64_t worker, absl::Time now) {
@@ -92,7 +90,7 @@ void FailureDetector::tick(absl::Time now, Actions& actions) {
   if (round) {
     // Did this worker itself stand still? Then what the others said meanwhile may lie unread.
     const absl::Duration gap = now - last_tick_;
-    if (gap > 2 * options_.interval && !deliberate_bug(DeliberateBug::kNoPauseGuard)) {
+    if (gap > 2 * options_.interval) {
       for (auto& [worker, watched] : watched_)
         watched.heard = std::min(now, watched.heard + gap - options_.interval);
     }

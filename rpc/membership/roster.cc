@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "gradwire/rpc/deliberate_bug.h"
-
 namespace gradwire::rpc {
 
 using What = Roster::Change::What;
@@ -27,8 +25,7 @@ Roster::Change Roster::check(const RosterEntry& entry) const {
     const bool death = entry.kind == RosterEntry::Kind::kDeath;
     // Somebody who is no member yet may have found a dead one in his way.
     const Status by = status(entry.by);
-    if (death && (by == Status::kDead || by == Status::kLeft) && !deliberate_bug(DeliberateBug::kDeadAccuse))
-      return {};
+    if (death && (by == Status::kDead || by == Status::kLeft)) return {};
     return {death ? What::kDied : What::kLeft, members_.at(known_.at(worker.incarnation).id)};
   }
   if (status(worker.incarnation) != Status::kUnknown) return {};
@@ -36,9 +33,7 @@ Roster::Change Roster::check(const RosterEntry& entry) const {
     return {What::kOtherWorldSize, members_.begin()->second, world_size_};
   }
   if (auto same = members_.find(worker.id); same != members_.end()) return {What::kIdTaken, same->second};
-  if (const Worker* same = find(worker.name); same != nullptr && !deliberate_bug(DeliberateBug::kNameTwice)) {
-    return {What::kNameTaken, *same};
-  }
+  if (const Worker* same = find(worker.name)) return {What::kNameTaken, *same};
   Change joined{What::kJoined, worker};
   if (worker.id < 0) joined.worker.id = next_id_;
   return joined;

@@ -1,7 +1,5 @@
 #include "gradwire/rpc/rref/holder_table.h"
 
-#include "gradwire/rpc/deliberate_bug.h"
-
 namespace gradwire::rpc {
 
 void HolderTable::add(const Fork& fork, bool confirmed) {
@@ -127,8 +125,8 @@ HolderTable::Deletes HolderTable::delete_if_done(const Id& fork) {
   auto found = forks_.find(fork);
   const State& state = found->second;
   if (!state.released) return {};
-  if (!state.confirmed && !deliberate_bug(DeliberateBug::kDeleteUnconfirmed)) return {};
-  if (state.children > 0 && !deliberate_bug(DeliberateBug::kForgetChildren)) return {};
+  if (!state.confirmed) return {};
+  if (state.children > 0) return {};
   Deletes deletes = {state.fork};
   unconfirmed_.erase(fork);
   forks_.erase(found);

@@ -1,15 +1,13 @@
 #include "gradwire/rpc/rref/owner_table.h"
 
-#include "gradwire/rpc/deliberate_bug.h"
-
 namespace gradwire::rpc {
 
 OwnerTable::Freed OwnerTable::add_fork(const Id& rref, const Id& fork, uint64_t holder) {
   // What a lost holder says late changes nothing, and names no new RRef.
-  if (lost_.contains(holder) && !deliberate_bug(DeliberateBug::kHearTheDead)) return {};
+  if (lost_.contains(holder)) return {};
   bool gone = false;
   if (auto deleted = deleted_.find(holder); deleted != deleted_.end()) {
-    gone = deleted->second.contains(fork) && !deliberate_bug(DeliberateBug::kForgetDeletes);
+    gone = deleted->second.contains(fork);
   }
   Entry& entry = entries_[rref];
   if (!gone) entry.forks.try_emplace(fork, holder);
@@ -22,7 +20,7 @@ OwnerTable::Freed OwnerTable::delete_fork(const Id& rref, const Id& fork, uint64
   auto found =
       entry == entries_.end() ? decltype(entry->second.forks.find(fork))() : entry->second.forks.find(fork);
   const bool known = entry != entries_.end() && found != entry->second.forks.end();
-  if (known && found->second != holder && !deliberate_bug(DeliberateBug::kDeleteForOthers)) return {};
+  if (known && found->second != holder) return {};
   if (!settled) {
     std::set<Id>& deleted = deleted_[holder];
     deleted.insert(fork);

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "gradwire/rpc/deliberate_bug.h"
-
 namespace gradwire::rpc {
 
 using Kind = ReferenceMessage::Kind;
@@ -16,7 +14,7 @@ void References::append(const OwnerTable::Freed& freed, Actions& actions) {
 
 void References::post(ReferenceMessage message, Actions& actions) {
   if (lost_.contains(message.to)) return;
-  if (!deliberate_bug(DeliberateBug::kNoRetry)) outbox_.insert_or_assign(key_of(message), message);
+  outbox_.insert_or_assign(key_of(message), message);
   actions.send.push_back(std::move(message));
 }
 
@@ -79,11 +77,10 @@ void References::unshare(const Id& rref, const Id& child, uint64_t receiver, Act
 }
 
 References::Received References::receive(const Reference& reference, uint64_t from, Actions& actions) {
-  if (lost_.contains(from) && !deliberate_bug(DeliberateBug::kHearTheDead)) return Received::kRefused;
+  if (lost_.contains(from)) return Received::kRefused;
   if (!reference.rref) return Received::kInvalid;
-  if (auto revoked = revoked_.find(from); reference.child && revoked != revoked_.end() &&
-                                          revoked->second.contains(reference.child) &&
-                                          !deliberate_bug(DeliberateBug::kNoTombstone)) {
+  if (auto revoked = revoked_.find(from);
+      reference.child && revoked != revoked_.end() && revoked->second.contains(reference.child)) {
     return Received::kRefused;
   }
   if (reference.owner == self_) {
@@ -119,7 +116,7 @@ References::Received References::receive(const Reference& reference, uint64_t fr
 
 std::optional<Answer> References::on_message(uint64_t from, const ReferenceMessage& message, bool settled,
                                              Actions& actions) {
-  if (lost_.contains(from) && !deliberate_bug(DeliberateBug::kHearTheDead)) return Answer::kRefused;
+  if (lost_.contains(from)) return Answer::kRefused;
   switch (message.kind) {
     case Kind::kAdd:
       append(owner_.add_fork(message.rref, message.fork, from), actions);
@@ -157,11 +154,8 @@ std::optional<Answer> References::on_message(uint64_t from, const ReferenceMessa
 
 void References::on_answer(const ReferenceMessage& message, Answer answer, Actions& actions) {
   auto sent = outbox_.find(key_of(message));
-  if (sent == outbox_.end() || sent->second.round != message.round) {
-    if (!deliberate_bug(DeliberateBug::kNoRetry)) return;
-  } else {
-    outbox_.erase(sent);
-  }
+  if (sent == outbox_.end() || sent->second.round != message.round) return;
+  outbox_.erase(sent);
   if (answer == Answer::kRefused) {
     // The other has lost this worker: the group has given it up, which it may not know yet. What it holds is no
     // evidence any more, and it must say nothing that makes others let go of what they keep until they know, too: no

@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "gradwire/rpc/deliberate_bug.h"
 #include "gradwire/rpc/rref/references.h"
 
 // What becomes of references when workers die.
@@ -23,11 +22,7 @@ void References::lose(uint64_t member, Actions& actions) {
   owner_.lose_holder(member);
   for (const HolderTable::Fork& fork : holder_.lose_worker(member)) actions.refused.push_back(fork.fork);
   if (agreed_.erase(member) == 0) unfenced_.insert(member);
-  if (deliberate_bug(DeliberateBug::kNoFence)) {
-    end_fence(actions);
-  } else if (deliberate_bug(DeliberateBug::kForgetDeathInFence) && fence_running_) {
-    waiting_for_.erase(member);
-  } else if (keeps || fence_due_) {
+  if (keeps || fence_due_) {
     // Also when nothing is kept because of this one: it may have had what is kept because of another, and have passed it
     // on. So everybody is asked about all of them.
     fence_due_ = true;
@@ -69,7 +64,7 @@ void References::end_fence(Actions& actions) {
 void References::check_fences(Actions& actions) {
   if (!fence_running_ && asked_.empty()) return;
   // This worker, too, may have taken something from the dead that its owner does not know yet.
-  if (holder_.has_unconfirmed_from(lost_.all()) && !deliberate_bug(DeliberateBug::kHastyFence)) return;
+  if (holder_.has_unconfirmed_from(lost_.all())) return;
   if (fence_running_ && waiting_for_.empty()) end_fence(actions);
   for (auto asked = asked_.begin(); asked != asked_.end();) {
     const std::vector<uint64_t>& dead = asked->second.dead;

@@ -8,36 +8,80 @@ OPTIMISED = [
     "-DNDEBUG",
 ]
 
-def gradwire_simulation(state_machines, state_machine_deps, deliberate_bug, srcs, hdrs, deps, test_size):
+def _sources_with_bugs_impl(ctx):
+    folder = ctx.label.name + "/"
+    table = ctx.actions.declare_file(folder + "all_bugs.cc")
+    copies = [ctx.actions.declare_file(folder + source.short_path.lstrip("./")) for source in ctx.files.srcs]
+    arguments = ctx.actions.args()
+    arguments.add_all([ctx.file._tool, ctx.file.bugs, table])
+    for source, copy in zip(ctx.files.srcs, copies):
+        arguments.add_joined([source, copy], join_with = "=")
+    ctx.actions.run(
+        executable = "python3",
+        arguments = [arguments],
+        inputs = ctx.files.srcs + [ctx.file.bugs, ctx.file._tool],
+        outputs = [table] + copies,
+        mnemonic = "SourcesWithBugs",
+        progress_message = "Building deliberate bugs into %s" % ctx.label,
+        use_default_shell_env = True,
+    )
+    return [DefaultInfo(files = depset([table] + copies))]
+
+# Copies of source files with the deliberate bugs of a list, and the file that names them (harness/with_bugs.py).
+_sources_with_bugs = rule(
+    implementation = _sources_with_bugs_impl,
+    attrs = {
+        "srcs": attr.label_list(allow_files = [".cc"]),
+        "bugs": attr.label(allow_single_file = [".txt"], mandatory = True),
+        "_tool": attr.label(allow_single_file = True, default = "//tests/simulation/harness:with_bugs"),
+    },
+)
+
+def gradwire_simulation(state_machines, state_machine_deps, srcs, hdrs, deps, test_size, bugs = "bugs.txt"):
     """A world of simulated nodes that run production code: simulation_test, bugs_test, and the program replay.
 
-    The production sources are built once as they are and once with the switch for deliberate bugs, and the world over
-    them likewise: `state_machines`, `world` and the same `_with_bugs`.
+    `world` runs the production sources as they are (`state_machines`). `world_with_bugs` is compiled of copies, of the
+    world's sources too, into which the list of bugs was built.
 
-    state_machines: the production sources.
+    state_machines: the production sources. A label is one of headers if it ends in "_headers".
     state_machine_deps: what they need.
-    deliberate_bug: the target of their switch, which bugs.h names.
     srcs, hdrs, deps: the world's.
     test_size: of simulation_test.
+    bugs: the list of the deliberate bugs.
     """
-    for suffix, defines in [("", []), ("_with_bugs", ["GRADWIRE_DELIBERATE_BUGS"])]:
-        cc_library(
-            name = "state_machines" + suffix,
-            srcs = state_machines,
-            copts = OPTIMISED,
-            defines = defines,
-            linkstatic = True,
-            deps = state_machine_deps + [deliberate_bug, "@system//:absl"],
-        )
-        cc_library(
-            name = "world" + suffix,
-            testonly = True,
-            srcs = srcs,
-            hdrs = hdrs,
-            copts = OPTIMISED,
-            linkstatic = True,
-            deps = deps + [":state_machines" + suffix, "@system//:absl"],
-        )
+    cc_library(
+        name = "state_machines",
+        srcs = state_machines,
+        copts = OPTIMISED,
+        linkstatic = True,
+        deps = state_machine_deps + ["@system//:absl"],
+    )
+    cc_library(
+        name = "world",
+        testonly = True,
+        srcs = srcs,
+        hdrs = hdrs,
+        copts = OPTIMISED,
+        linkstatic = True,
+        deps = deps + [":state_machines", "@system//:absl"],
+    )
+    sources = state_machines + srcs
+    others = [each for each in sources if each.endswith(("_headers", ".inc"))]
+    _sources_with_bugs(
+        name = "sources_with_bugs",
+        srcs = [each for each in sources if each not in others],
+        bugs = bugs,
+    )
+    cc_library(
+        name = "world_with_bugs",
+        testonly = True,
+        srcs = [":sources_with_bugs"] + others,
+        hdrs = hdrs,
+        copts = OPTIMISED,
+        linkstatic = True,
+        deps = deps + [each for each in state_machine_deps if each not in deps] +
+               ["//tests/simulation/harness:bug", "@system//:absl"],
+    )
     gradwire_cc_test(
         name = "simulation_test",
         size = test_size,
@@ -47,12 +91,6 @@ def gradwire_simulation(state_machines, state_machine_deps, deliberate_bug, srcs
         threads = False,
         deps = [":world", "//tests/simulation:simulation_main"],
     )
-    cc_library(
-        name = "bugs",
-        testonly = True,
-        hdrs = ["bugs.h"],
-        deps = [deliberate_bug],
-    )
     gradwire_cc_test(
         name = "bugs_test",
         size = "medium",
@@ -60,7 +98,7 @@ def gradwire_simulation(state_machines, state_machine_deps, deliberate_bug, srcs
         copts = OPTIMISED,
         linkstatic = True,
         threads = False,
-        deps = [":bugs", ":world_with_bugs"],
+        deps = [":world_with_bugs"],
     )
 
     # bazel run //...:replay -- --seed=N [--bug=NAME]
@@ -70,5 +108,5 @@ def gradwire_simulation(state_machines, state_machine_deps, deliberate_bug, srcs
         srcs = ["replay.cc"],
         copts = OPTIMISED,
         linkstatic = True,
-        deps = [":bugs", ":world_with_bugs"],
+        deps = [":world_with_bugs"],
     )

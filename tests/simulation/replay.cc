@@ -1,14 +1,13 @@
 #include <algorithm>
 #include <cstdlib>
 #include <iostream>
-#include <iterator>
 #include <string>
 #include <string_view>
 
-#include "gradwire/tests/simulation/bugs.h"
+#include "gradwire/tests/simulation/harness/bug.h"
 #include "gradwire/tests/simulation/world.h"
 
-// Runs one schedule and prints what happened: replay --seed=N [--bug=NAME]. It is built with the switch for deliberate
+// Runs one schedule and prints what happened: replay --seed=N [--bug=NAME]. It is built with the deliberate
 // bugs; without --bug the machines do what they do in production.
 int main(int argc, char** argv) {
   using namespace gradwire;
@@ -20,19 +19,20 @@ int main(int argc, char** argv) {
       seed = std::strtoull(argv[i] + 7, nullptr, 10);
       continue;
     }
-    const auto bug =
-        std::find_if(std::begin(simulation::kBugs), std::end(simulation::kBugs), [argument](const auto& bug) {
-          return argument.starts_with("--bug=") && argument.substr(6) == bug.name;
-        });
-    if (bug == std::end(simulation::kBugs)) {
+    const auto bugs = simulation::all_bugs();
+    const auto bug = std::find_if(bugs.begin(), bugs.end(), [argument](const simulation::Bug& bug) {
+      return argument.starts_with("--bug=") && argument.substr(6) == bug.name;
+    });
+    if (bug == bugs.end()) {
       understood = false;
     } else {
-      rpc::chosen_bug = bug->bug;
+      simulation::chosen_bug = bug->name;
     }
   }
   if (!understood) {
     std::cerr << "usage: replay --seed=N [--bug=NAME]; the bugs:";
-    for (const auto& [name, bug] : simulation::kBugs) std::cerr << " " << name;
+    for (const simulation::Bug& bug : simulation::all_bugs())
+      std::cerr << "\n  " << bug.name << ": " << bug.what;
     std::cerr << "\n";
     return 2;
   }

@@ -1,4 +1,3 @@
-#include "gradwire/rpc/deliberate_bug.h"
 #include "gradwire/tests/simulation/world.h"
 
 // What befalls workers and their connections, and how it ends.
@@ -54,10 +53,6 @@ void World::lose_store(Node& node) {
     }
   }
   node.store_lost = true;
-  if (!rpc::deliberate_bug(rpc::DeliberateBug::kAgreeAlone)) return;
-  for (const auto& other : nodes_) {
-    if (node.references.is_lost(other->incarnation)) fence(node, other->incarnation);
-  }
 }
 
 void World::heal() {

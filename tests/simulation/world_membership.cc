@@ -1,6 +1,5 @@
 #include <algorithm>
 
-#include "gradwire/rpc/deliberate_bug.h"
 #include "gradwire/tests/simulation/world.h"
 
 // Connections, the watch that workers keep on one another, and the group's log.
@@ -181,7 +180,6 @@ void World::declare_dead(Node& node, uint64_t dead, const char* why, bool accusa
 void World::lose_alone(Node& node, uint64_t dead) {
   check_blame(node.index, static_cast<int>(dead) - 1);
   lose(node, dead);
-  if (rpc::deliberate_bug(rpc::DeliberateBug::kAgreeAlone)) fence(node, dead);
   node.detector.remove(dead);
 }
 

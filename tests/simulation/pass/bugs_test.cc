@@ -1,8 +1,8 @@
-#include "gradwire/tests/simulation/pass/bugs.h"
-
 #include <iostream>
 #include <string>
+#include <string_view>
 
+#include "gradwire/tests/simulation/harness/bug.h"
 #include "gradwire/tests/simulation/instrumented.h"
 #include "gradwire/tests/simulation/pass/world.h"
 #include "gtest/gtest.h"
@@ -19,8 +19,9 @@ constexpr uint64_t kMost = 20'000;
 constexpr uint64_t kForShorter = kInstrumented ? 0 : 2000;
 
 TEST(DeliberateBugs, EachIsFound) {
-  for (const auto& [name, bug] : kBugs) {
-    autograd::chosen_bug = bug;
+  for (const simulation::Bug& bug : simulation::all_bugs()) {
+    const std::string_view name = bug.name;
+    simulation::chosen_bug = name;
     uint64_t first = 0, shortest = 0, fewest = ~uint64_t{0};
     std::string what;
     for (uint64_t seed = 1; seed <= (first == 0 ? kMost : first + kForShorter); ++seed) {
@@ -42,7 +43,7 @@ TEST(DeliberateBugs, EachIsFound) {
               << "\n    bazel run //tests/simulation/pass:replay -- --seed=" << shortest << " --bug=" << name
               << "\n";
   }
-  autograd::chosen_bug = autograd::DeliberateBug::kNone;
+  simulation::chosen_bug = {};
 }
 
 TEST(DeliberateBugs, WithoutOneNothingIsFound) {

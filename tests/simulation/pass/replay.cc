@@ -2,19 +2,17 @@
 #include <cstdint>
 #include <cstdlib>
 #include <iostream>
-#include <iterator>
 #include <string>
 #include <string_view>
 
-#include "gradwire/tests/simulation/pass/bugs.h"
+#include "gradwire/tests/simulation/harness/bug.h"
 #include "gradwire/tests/simulation/pass/world.h"
 
 // Runs one schedule and prints what happened: replay --seed=N [--bug=NAME] [--search=COUNT]. With --search it is, of COUNT
-// schedules from N on, the shortest that goes wrong. It is built with the switch for deliberate bugs; without --bug the
+// schedules from N on, the shortest that goes wrong. It is built with the deliberate bugs; without --bug the
 // machines do what they do in production.
 int main(int argc, char** argv) {
   using namespace gradwire;
-  using pass_simulation::kBugs;
   using pass_simulation::World;
   uint64_t seed = 0, search = 0;
   bool understood = argc > 1;
@@ -28,18 +26,20 @@ int main(int argc, char** argv) {
       search = std::strtoull(argv[i] + 9, nullptr, 10);
       continue;
     }
-    const auto bug = std::find_if(std::begin(kBugs), std::end(kBugs), [argument](const auto& bug) {
+    const auto bugs = simulation::all_bugs();
+    const auto bug = std::find_if(bugs.begin(), bugs.end(), [argument](const simulation::Bug& bug) {
       return argument.starts_with("--bug=") && argument.substr(6) == bug.name;
     });
-    if (bug == std::end(kBugs)) {
+    if (bug == bugs.end()) {
       understood = false;
     } else {
-      autograd::chosen_bug = bug->bug;
+      simulation::chosen_bug = bug->name;
     }
   }
   if (!understood) {
     std::cerr << "usage: replay --seed=N [--bug=NAME] [--search=COUNT]; the bugs:";
-    for (const auto& [name, bug] : kBugs) std::cerr << " " << name;
+    for (const simulation::Bug& bug : simulation::all_bugs())
+      std::cerr << "\n  " << bug.name << ": " << bug.what;
     std::cerr << "\n";
     return 2;
   }

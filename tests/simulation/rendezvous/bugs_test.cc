@@ -1,8 +1,8 @@
-#include "gradwire/tests/simulation/rendezvous/bugs.h"
-
 #include <iostream>
 #include <string>
+#include <string_view>
 
+#include "gradwire/tests/simulation/harness/bug.h"
 #include "gradwire/tests/simulation/instrumented.h"
 #include "gradwire/tests/simulation/rendezvous/world.h"
 #include "gtest/gtest.h"
@@ -15,8 +15,9 @@ namespace {
 constexpr uint64_t kMost = 20'000;
 
 TEST(RendezvousBugs, EachIsFound) {
-  for (const auto& [name, bug] : kBugs) {
-    rendezvous::chosen_bug = bug;
+  for (const simulation::Bug& bug : simulation::all_bugs()) {
+    const std::string_view name = bug.name;
+    simulation::chosen_bug = name;
     bool found = false;
     for (uint64_t seed = 1; seed <= kMost && !found; ++seed) {
       World world(seed, nullptr, nullptr);
@@ -29,7 +30,7 @@ TEST(RendezvousBugs, EachIsFound) {
     }
     EXPECT_TRUE(found) << name << " was not found in " << kMost << " schedules";
   }
-  rendezvous::chosen_bug = rendezvous::DeliberateBug::kNone;
+  simulation::chosen_bug = {};
 }
 
 TEST(RendezvousBugs, WithoutOneNothingIsFound) {

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "gradwire/tools/launch/rendezvous/deliberate_bug.h"
-
 namespace gradwire::rendezvous {
 
 void BeatWatch::choose(const std::vector<std::string>& ids) {
@@ -30,9 +28,7 @@ void BeatWatch::look_every(absl::Duration time) {
 void BeatWatch::looked(const std::vector<std::optional<std::string>>& beats, absl::Time now) {
   if (beats.size() != ids_.size()) return;
   absl::Duration unseen;
-  if (now - last_look_ > 2 * interval_ && !deliberate_bug(DeliberateBug::kNoPauseGuard)) {
-    unseen = now - last_look_;
-  }
+  if (now - last_look_ > 2 * interval_) unseen = now - last_look_;
   for (std::size_t i = 0; i < ids_.size(); ++i) {
     Watched& watched = watched_[ids_[i]];
     if (!watched.looked || watched.beat != beats[i]) {
@@ -51,8 +47,7 @@ void BeatWatch::looked(const std::vector<std::optional<std::string>>& beats, abs
 
 bool BeatWatch::lost(const std::string& id, absl::Time now) const {
   const auto watched = watched_.find(id);
-  return watched != watched_.end() && watched->second.lost &&
-         (now - last_look_ <= 2 * interval_ || deliberate_bug(DeliberateBug::kNoPauseGuard));
+  return watched != watched_.end() && watched->second.lost && now - last_look_ <= 2 * interval_;
 }
 
 bool BeatWatch::heard(const std::string& id) const {

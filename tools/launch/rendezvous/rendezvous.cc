@@ -5,7 +5,6 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "gradwire/tools/launch/rendezvous/deliberate_bug.h"
 
 namespace gradwire::rendezvous {
 
@@ -78,10 +77,6 @@ Rendezvous::Wanted Rendezvous::wanted(absl::Time now) {
     const absl::Time end_of_call = *call_since_ + options_.last_call_timeout;
     // Once it is over, it is the others' readiness that is waited for.
     if (end_of_call > now) wanted.wake = std::min(wanted.wake, end_of_call);
-  }
-  if (deliberate_bug(DeliberateBug::kWriteOnce) && wanted.change) {
-    failure_.reset();
-    workers_done_ = false;
   }
   return wanted;
 }
@@ -201,7 +196,6 @@ void Rendezvous::linger(absl::Time now) {
 }
 
 bool Rendezvous::round_is_mine() const {
-  if (deliberate_bug(DeliberateBug::kIgnoreRemoval) && place_ == Place::kOutside) return true;
   return record_ && record_->phase == Phase::kRunning && place_ == Place::kParticipant &&
          record_->round == engaged_;
 }

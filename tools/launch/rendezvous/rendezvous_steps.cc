@@ -2,7 +2,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "gradwire/tools/launch/rendezvous/deliberate_bug.h"
 #include "gradwire/tools/launch/rendezvous/messages.h"
 #include "gradwire/tools/launch/rendezvous/rendezvous.h"
 #include "gradwire/tools/launch/rendezvous/transitions.h"
@@ -25,12 +24,6 @@ void Rendezvous::advance(absl::Time now) {
     return end({.status = other_job(*record_, options_.run_id)}, now);
   }
   if (record_->phase == Phase::kClosed) {
-    if (deliberate_bug(DeliberateBug::kReopen) && failure_) {
-      Record next = *record_;
-      next.succeeded = false;
-      fail(next, *failure_, true);
-      return propose(std::move(next));
-    }
     return end(ever_entered_ ? outcome_of(*record_) : Outcome{.status = too_late(*record_)}, now);
   }
   follow_times(now);
@@ -52,7 +45,7 @@ void Rendezvous::advance(absl::Time now) {
 void Rendezvous::advance_removed(absl::Time now) {
   if (parting_) return end({.status = *parting_}, now);
   if (leave_reason_) return end({.status = absl::CancelledError("left after it was taken for lost")}, now);
-  if (engaged_ && !deliberate_bug(DeliberateBug::kForgetWorkers)) return;  // until ready()
+  if (engaged_) return;  // until ready()
   engaged_.reset();
   failure_.reset();
   workers_done_ = false;
@@ -88,9 +81,7 @@ void Rendezvous::advance_outside(absl::Time now) {
 
 void Rendezvous::joining(Record& next, absl::Time now) {
   if (leave_reason_) return leave_record(next, now);
-  if (place_ == Place::kParticipant && (!engaged_ || deliberate_bug(DeliberateBug::kReadyWithWorkers))) {
-    next.participants[group_rank_].ready = true;
-  }
+  if (place_ == Place::kParticipant && !engaged_) next.participants[group_rank_].ready = true;
   remove_lost(next, now);
   let_in_waiting(next);
   run_if_complete(next, now);
@@ -131,10 +122,6 @@ void Rendezvous::engage() {
             .store = record_->store,
             .ended_before = record_->failure};
   for (const Member& member : record_->participants) round_.nodes.push_back(member.node);
-  if (deliberate_bug(DeliberateBug::kOwnOrder)) {
-    std::swap(round_.nodes[0], round_.nodes[group_rank_]);
-    round_.group_rank = 0;
-  }
 }
 
 // RUNNING: what the launcher has said about the round.
@@ -260,7 +247,6 @@ void Rendezvous::choose_watched() {
   const bool entering = place_ == Place::kOutside && !entered_;
   const Member* other = entering ? find_rank(*record_, me_) : nullptr;
   if (place_ == Place::kOutside && other == nullptr) return watch_.choose({});
-  if (place_ == Place::kWaiting && deliberate_bug(DeliberateBug::kWaitBlindly)) return;
   if (other != nullptr) chosen.push_back(other->id);
   // The next ones in the ring of all.
   std::vector<const Member*> ring;

@@ -3,14 +3,11 @@
 #include <algorithm>
 #include <utility>
 
-#include "gradwire/tools/launch/rendezvous/deliberate_bug.h"
-
 namespace gradwire::rendezvous {
 namespace {
 
 bool room(const Record& record) {
-  return static_cast<int>(record.participants.size()) < record.settings.max_nodes ||
-         deliberate_bug(DeliberateBug::kAboveMax);
+  return static_cast<int>(record.participants.size()) < record.settings.max_nodes;
 }
 
 }  // namespace
@@ -58,7 +55,6 @@ void remove(Record& record, absl::string_view id) {
 }
 
 void let_in_waiting(Record& record) {
-  if (deliberate_bug(DeliberateBug::kIgnoreWaiting)) return;
   std::size_t next = 0;
   for (; next < record.waiting.size() && room(record); ++next) {
     record.participants.push_back(std::move(record.waiting[next]));
@@ -67,28 +63,20 @@ void let_in_waiting(Record& record) {
 }
 
 bool could_grow(const Record& record) {
-  if (deliberate_bug(DeliberateBug::kIgnoreWaiting)) return false;
   return !record.waiting.empty() && room(record) &&
          std::none_of(record.participants.begin(), record.participants.end(),
                       [](const Member& member) { return member.done; });
 }
 
 bool may_run(const Record& record) {
-  if (static_cast<int>(record.participants.size()) < record.settings.min_nodes &&
-      !deliberate_bug(DeliberateBug::kBelowMin)) {
-    return false;
-  }
-  return std::all_of(record.participants.begin(), record.participants.end(), [](const Member& member) {
-    return member.ready || deliberate_bug(DeliberateBug::kRunUnready);
-  });
+  return static_cast<int>(record.participants.size()) >= record.settings.min_nodes &&
+         std::all_of(record.participants.begin(), record.participants.end(),
+                     [](const Member& member) { return member.ready; });
 }
 
 void run(Record& record) {
   record.phase = Phase::kRunning;
   record.call_off = 0;
-  if (deliberate_bug(DeliberateBug::kRunUnready)) {
-    for (Member& member : record.participants) member.ready = true;
-  }
   if (!record.settings.fixed_ranks) return;
   std::sort(record.participants.begin(), record.participants.end(),
             [](const Member& a, const Member& b) { return a.rank < b.rank; });
@@ -105,8 +93,7 @@ void begin_next(Record& record, bool complete) {
 }
 
 void fail(Record& record, Failure failure, bool complete) {
-  const int budget = record.settings.max_restarts + (deliberate_bug(DeliberateBug::kOverBudget) ? 1 : 0);
-  if (record.restarts_used >= budget) return close_failed(record, std::move(failure));
+  if (record.restarts_used >= record.settings.max_restarts) return close_failed(record, std::move(failure));
   ++record.restarts_used;
   record.failure = std::move(failure);
   begin_next(record, complete);
@@ -120,10 +107,7 @@ void close_failed(Record& record, Failure failure) {
 
 void close_if_done(Record& record) {
   const auto done = [](const Member& member) { return member.done; };
-  const bool all = deliberate_bug(DeliberateBug::kDoneAlone)
-                       ? std::any_of(record.participants.begin(), record.participants.end(), done)
-                       : std::all_of(record.participants.begin(), record.participants.end(), done);
-  if (!all) return;
+  if (!std::all_of(record.participants.begin(), record.participants.end(), done)) return;
   record.phase = Phase::kClosed;
   record.failure.reset();
   record.succeeded = true;

@@ -1,0 +1,112 @@
+#!/usr/bin/env python3
+"""A list of deliberate bugs is built into copies of the sources, or refused with the bug's name."""
+
+import importlib.util
+import os
+import unittest
+
+TOOL = os.path.join(os.path.dirname(os.path.realpath(__file__)), "with_bugs.py")
+SPEC = importlib.util.spec_from_file_location("with_bugs", TOOL)
+with_bugs = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(with_bugs)
+
+SOURCE = """int f(int x) {
+  if (x < 0) return 0;
+  return x;
+}
+
+int g(int x) {
+  if (x < 0) return 0;
+  return 2 * x;
+}
+"""
+LIST = """# What may go wrong.
+bug keep_sign: Negative numbers are not cut off.
+in a/f.cc
+ int f(int x) {
+-  if (x < 0) return 0;
++  if (x < 0 && !simulation::bug("keep_sign")) return 0;
+
+bug twice: g() "doubles" nothing.
+in a/f.cc
++  if (simulation::bug("twice")) return x;
+   return 2 * x;
+"""
+
+
+def copy(text_of_list, source=SOURCE, path="a/f.cc"):
+    names, copies = with_bugs.copy_with_bugs(text_of_list, {path: source, "a/other.cc": "int other;\n"})
+    return names, copies[path], copies["a/other.cc"]
+
+
+class WithBugs(unittest.TestCase):
+    def refuses(self, text_of_list, *words, **arguments):
+        with self.assertRaises(with_bugs.Mistake) as raised:
+            copy(text_of_list, **arguments)
+        for word in words:
+            self.assertIn(word, str(raised.exception))
+
+    def test_changes_are_in_the_copy(self):
+        _, changed, other = copy(LIST)
+        self.assertEqual(changed, with_bugs.INCLUDE + """
+int f(int x) {
+  if (x < 0 && !simulation::bug("keep_sign")) return 0;
+  return x;
+}
+
+int g(int x) {
+  if (x < 0) return 0;
+  if (simulation::bug("twice")) return x;
+  return 2 * x;
+}
+""")
+        self.assertEqual(other, "int other;\n")
+
+    def test_folders_before_the_path_do_not_matter(self):
+        _, changed, _ = copy(LIST, path="external/gradwire/a/f.cc")
+        self.assertIn('simulation::bug("twice")', changed)
+
+    def test_bugs_are_named_in_the_order_of_the_list(self):
+        names, _, _ = copy(LIST)
+        self.assertIn('{"keep_sign", "Negative numbers are not cut off."},\n'
+                      '      {"twice", "g() \\"doubles\\" nothing."},\n', names)
+
+    def test_text_that_is_not_there_is_refused(self):
+        self.refuses(LIST, "keep_sign", "a/f.cc", "0 times", source=SOURCE.replace("f(int", "h(int"))
+
+    def test_text_that_is_there_twice_is_refused(self):
+        self.refuses(LIST.replace(" int f(int x) {\n", ""), "keep_sign", "a/f.cc", "2 times")
+
+    def test_part_of_a_line_is_not_the_line(self):
+        self.refuses(LIST, "twice", "0 times", source=SOURCE.replace("2 * x;", "2 * x;  // doubled"))
+
+    def test_changes_of_the_same_lines_are_refused(self):
+        self.refuses(LIST.replace("in a/f.cc\n+ ", "in a/f.cc\n   if (x < 0) return 0;\n+ ")
+                     .replace(" int f(int x) {\n", "").replace("&& !simu", "&& simu")
+                     .replace('return 0;\n\nbug', 'return 0;\n   return 2 * x;\n\nbug'), "same lines",
+                     source=SOURCE)
+
+    def test_file_that_is_not_compiled_is_refused(self):
+        self.refuses(LIST.replace("in a/f.cc\n+", "in a/g.cc\n+"), "twice", "a/g.cc")
+
+    def test_change_without_the_switch_is_refused(self):
+        self.refuses(LIST.replace('simulation::bug("twice")', "true"), "twice", "does not ask")
+
+    def test_switch_of_another_bug_is_refused(self):
+        self.refuses(LIST.replace('simulation::bug("twice")', 'simulation::bug("keep_sign")'), "twice", "does not ask")
+
+    def test_change_without_old_text_is_refused(self):
+        self.refuses(LIST.replace("   return 2 * x;\n", ""), "twice", "no old text")
+
+    def test_bug_without_a_change_is_refused(self):
+        self.refuses(LIST + "bug idle: Nothing.\n", "idle", "changes nothing")
+
+    def test_bug_that_is_named_twice_is_refused(self):
+        self.refuses(LIST + LIST, "keep_sign")
+
+    def test_line_that_is_nothing_is_refused(self):
+        self.refuses(LIST + "buggy: x\n", "buggy")
+
+
+if __name__ == "__main__":
+    unittest.main()
