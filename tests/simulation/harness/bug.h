@@ -5,8 +5,8 @@
 
 namespace gradwire::simulation {
 
-// A mistake that a simulator must notice, from its list bugs.txt. with_bugs.py builds it into copies of the sources that
-// only the test of the simulator and replay compile; product code knows nothing of it.
+// A mistake that a simulator must notice, from its list bugs.txt. with_bugs.py builds it into copies of the
+// sources, which only bugs_test and replay compile. Product code knows nothing of it.
 struct Bug {
   std::string_view name;
   std::string_view what;

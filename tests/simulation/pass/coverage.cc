@@ -14,22 +14,22 @@ Names part_events() {
 
 }  // namespace
 
-Coverage::Coverage()
-    : CoverageTable(
-          {
-              {"a participant's part", part_states(), part_events()},
-              {"the root's part", part_states(), part_events()},
-              {"a context at a worker",
-               {"unknown", "live", "released"},
-               {"opened", "forward", "sends", "inputs", "of a pass", "let go", "CLEANUP", "overdue",
-                "origin lost", "other lost"}},
-          },
-          {
+simulation::CoverageTable Coverage::table() {
+  return simulation::CoverageTable(
+      {
+          {"a participant's part", part_states(), part_events()},
+          {"the root's part", part_states(), part_events()},
+          {"a context at a worker",
+           {"unknown", "live", "released"},
+           {"opened", "forward", "sends", "inputs", "of a pass", "let go", "CLEANUP", "overdue",
+            "origin lost", "other lost"}},
+      },
+      {
 #include "gradwire/tests/simulation/pass/impossible.inc"
-          },
-          {
+      },
+      {
 #include "gradwire/tests/simulation/pass/rare.inc"
-          }) {
+      });
 }
 
 }  // namespace gradwire::pass_simulation

@@ -2,12 +2,12 @@
 
 #include <cstdint>
 
-#include "gradwire/tests/simulation/coverage_table.h"
+#include "gradwire/tests/simulation/harness/coverage_table.h"
 
 namespace gradwire::pass_simulation {
 
-class Coverage : public simulation::CoverageTable {
- public:
+// The machines of the simulation, and the states and events whose meetings are counted.
+struct Coverage {
   enum Machine : uint8_t { kParticipant, kRoot, kContext };
 
   // Of a part in a pass.
@@ -54,7 +54,7 @@ class Coverage : public simulation::CoverageTable {
     kPeerLost,
   };
 
-  Coverage();
+  static simulation::CoverageTable table();
 };
 
 }  // namespace gradwire::pass_simulation

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "gradwire/autograd/graph/onward.h"
-#include "gradwire/tests/simulation/random.h"
+#include "gradwire/tests/simulation/harness/random.h"
 
 // The protocol of a backward pass under a seeded scheduler: the production state machines, and what drives them without
 // threads, tensors or sockets.

@@ -2,8 +2,8 @@
 
 #include <cstdint>
 
+#include "gradwire/tests/simulation/harness/random.h"
 #include "gradwire/tests/simulation/pass/scheduler.h"
-#include "gradwire/tests/simulation/random.h"
 
 namespace gradwire::pass_simulation {
 

@@ -1,16 +1,13 @@
 #pragma once
 
-#include <algorithm>
+#include <cstddef>
 #include <cstdint>
-#include <string>
-#include <vector>
 
-#include "absl/strings/str_cat.h"
+#include "gradwire/tests/simulation/harness/schedule.h"
 
 namespace gradwire::pass_simulation {
 
-// Microseconds of the virtual clock.
-using Time = int64_t;
+using simulation::Time;
 
 struct Event {
   enum class Kind : uint8_t {
@@ -28,47 +25,17 @@ struct Event {
     kRelease,   // arg: context
   };
   Time time = 0;
-  uint32_t order = 0;
+  uint64_t order = 0;
   uint32_t arg = 0;
   Kind kind = Kind::kRequest;
 };
 
-// The events to come, by time; of equal times by the order in which they were added.
-class Scheduler {
+// The events to come.
+class Scheduler : public simulation::Schedule<Event> {
  public:
   void add(Time time, Event::Kind kind, std::size_t arg = 0) {
-    events_.push_back({time, ++order_, static_cast<uint32_t>(arg), kind});
-    std::push_heap(events_.begin(), events_.end(), later);
+    Schedule::add({.time = time, .arg = static_cast<uint32_t>(arg), .kind = kind});
   }
-  bool empty() const { return events_.empty(); }
-  Event take() {
-    std::pop_heap(events_.begin(), events_.end(), later);
-    const Event event = events_.back();
-    events_.pop_back();
-    return event;
-  }
-
- private:
-  static bool later(const Event& x, const Event& y) {
-    return x.time != y.time ? x.time > y.time : x.order > y.order;
-  }
-
-  std::vector<Event> events_;
-  uint32_t order_ = 0;
-};
-
-// What happened, line by line, for people. Schedules are run without one, and run again with one when they fail.
-class Trace {
- public:
-  template <class... Parts>
-  void line(Time now, const Parts&... parts) {
-    lines_.push_back(absl::StrCat(absl::Dec(now / 1000, absl::kSpacePad5), ".",
-                                  absl::Dec(now % 1000, absl::kZeroPad3), " ms  ", parts...));
-  }
-  const std::vector<std::string>& lines() const { return lines_; }
-
- private:
-  std::vector<std::string> lines_;
 };
 
 }  // namespace gradwire::pass_simulation

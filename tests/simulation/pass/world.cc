@@ -11,7 +11,7 @@ constexpr uint64_t kCalmAfter = 5000;
 
 }  // namespace
 
-World::World(uint64_t seed, Coverage* coverage, Trace* trace)
+World::World(uint64_t seed, simulation::CoverageTable* coverage, simulation::Trace* trace)
     : random_(seed), scenario_(random_), coverage_(coverage), trace_(trace) {}
 
 const std::string& World::run() {

@@ -8,6 +8,8 @@
 
 #include "absl/status/status.h"
 #include "gradwire/autograd/graph/onward.h"
+#include "gradwire/tests/simulation/harness/coverage_table.h"
+#include "gradwire/tests/simulation/harness/trace.h"
 #include "gradwire/tests/simulation/pass/coverage.h"
 #include "gradwire/tests/simulation/pass/graph.h"
 #include "gradwire/tests/simulation/pass/scenario.h"
@@ -22,7 +24,7 @@ namespace gradwire::pass_simulation {
 // come in between.
 class World {
  public:
-  World(uint64_t seed, Coverage* coverage, Trace* trace);
+  World(uint64_t seed, simulation::CoverageTable* coverage, simulation::Trace* trace);
 
   // Runs to the end. Returns the first violation of an invariant, or nothing.
   const std::string& run();
@@ -143,8 +145,8 @@ class World {
 
   Random random_;
   const Scenario scenario_;
-  Coverage* const coverage_;
-  Trace* const trace_;
+  simulation::CoverageTable* const coverage_;
+  simulation::Trace* const trace_;
 
   Time now_ = 0;
   Scheduler scheduler_;

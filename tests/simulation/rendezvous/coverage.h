@@ -2,13 +2,12 @@
 
 #include <cstdint>
 
-#include "gradwire/tests/simulation/coverage_table.h"
+#include "gradwire/tests/simulation/harness/coverage_table.h"
 
 namespace gradwire::rendezvous_simulation {
 
 // What has happened to records, nodes and calls, and in which phase of the job's record.
-class Coverage : public simulation::CoverageTable {
- public:
+struct Coverage {
   enum State : uint8_t { kNone, kJoining, kRunning, kClosed };
   enum class What : uint8_t {
     kCreated,
@@ -49,8 +48,7 @@ class Coverage : public simulation::CoverageTable {
     kChangeLostRace,
   };
 
-  Coverage();
-  void hit(State state, What what) { CoverageTable::hit(0, state, static_cast<std::size_t>(what)); }
+  static simulation::CoverageTable table();
 };
 
 }  // namespace gradwire::rendezvous_simulation

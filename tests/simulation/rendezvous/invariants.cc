@@ -53,11 +53,12 @@ SimNode* World::by_id(const std::string& id) {
 
 void World::cover(What what) {
   if (coverage_ == nullptr) return;
-  coverage_->hit(!record_                            ? Coverage::kNone
+  coverage_->hit(0,
+                 !record_                            ? Coverage::kNone
                  : record_->phase == Phase::kJoining ? Coverage::kJoining
                  : record_->phase == Phase::kRunning ? Coverage::kRunning
                                                      : Coverage::kClosed,
-                 what);
+                 static_cast<std::size_t>(what));
 }
 
 void World::check_write(SimNode& writer, const Record& after) {

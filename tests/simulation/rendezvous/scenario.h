@@ -4,7 +4,7 @@
 #include <optional>
 #include <vector>
 
-#include "gradwire/tests/simulation/random.h"
+#include "gradwire/tests/simulation/harness/random.h"
 #include "gradwire/tests/simulation/rendezvous/scheduler.h"
 #include "gradwire/tools/launch/rendezvous/types.h"
 

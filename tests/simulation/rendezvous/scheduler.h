@@ -1,13 +1,13 @@
 #pragma once
 
-#include <algorithm>
+#include <cstddef>
 #include <cstdint>
-#include <vector>
+
+#include "gradwire/tests/simulation/harness/schedule.h"
 
 namespace gradwire::rendezvous_simulation {
 
-// Microseconds of the virtual clock.
-using Time = int64_t;
+using simulation::Time;
 inline constexpr Time kMillisecond = 1000;
 inline constexpr Time kSecond = 1'000'000;
 
@@ -41,28 +41,13 @@ struct Event {
   uint32_t arg = 0;
 };
 
-// The events to come, by time; of equal times by the order in which they were added.
-class Scheduler {
+// The events to come.
+class Scheduler : public simulation::Schedule<Event> {
  public:
   void add(Time time, Event::Kind kind, std::size_t node = 0, std::size_t arg = 0) {
-    events_.push_back({time, ++order_, kind, static_cast<uint16_t>(node), static_cast<uint32_t>(arg)});
-    std::push_heap(events_.begin(), events_.end(), later);
+    Schedule::add(
+        {.time = time, .kind = kind, .node = static_cast<uint16_t>(node), .arg = static_cast<uint32_t>(arg)});
   }
-  bool empty() const { return events_.empty(); }
-  Event take() {
-    std::pop_heap(events_.begin(), events_.end(), later);
-    const Event event = events_.back();
-    events_.pop_back();
-    return event;
-  }
-
- private:
-  static bool later(const Event& x, const Event& y) {
-    return x.time != y.time ? x.time > y.time : x.order > y.order;
-  }
-
-  std::vector<Event> events_;
-  uint64_t order_ = 0;
 };
 
 }  // namespace gradwire::rendezvous_simulation

@@ -13,7 +13,7 @@ constexpr uint64_t kTooManySteps = 200'000;
 
 }  // namespace
 
-World::World(uint64_t seed, Coverage* coverage, std::vector<std::string>* trace)
+World::World(uint64_t seed, simulation::CoverageTable* coverage, simulation::Trace* trace)
     : random_(seed), scenario_(random_), coverage_(coverage), trace_(trace) {}
 
 const std::string& World::run() {

@@ -10,8 +10,9 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
-#include "gradwire/tests/simulation/random.h"
+#include "gradwire/tests/simulation/harness/coverage_table.h"
+#include "gradwire/tests/simulation/harness/random.h"
+#include "gradwire/tests/simulation/harness/trace.h"
 #include "gradwire/tests/simulation/rendezvous/coverage.h"
 #include "gradwire/tests/simulation/rendezvous/node.h"
 #include "gradwire/tests/simulation/rendezvous/scenario.h"
@@ -28,8 +29,8 @@ namespace gradwire::rendezvous_simulation {
 // because there is no room. Then the workers end, and so must the job.
 class World {
  public:
-  // `coverage` and `trace`, lines for people, may be nullptr and outlive this.
-  World(uint64_t seed, Coverage* coverage, std::vector<std::string>* trace);
+  // `coverage` and `trace` may be nullptr and outlive this.
+  World(uint64_t seed, simulation::CoverageTable* coverage, simulation::Trace* trace);
 
   // Empty, or the violated invariant.
   const std::string& run();
@@ -87,15 +88,13 @@ class World {
 
   template <class... Parts>
   void trace(const Parts&... parts) {
-    if (trace_ == nullptr) return;
-    trace_->push_back(absl::StrCat(absl::Dec(now_ / kSecond, absl::kSpacePad5), ".",
-                                   absl::Dec(now_ / kMillisecond % 1000, absl::kZeroPad3), "  ", parts...));
+    if (trace_ != nullptr) trace_->line(now_, parts...);
   }
 
   Random random_;
   const Scenario scenario_;
-  Coverage* const coverage_;
-  std::vector<std::string>* const trace_;
+  simulation::CoverageTable* const coverage_;
+  simulation::Trace* const trace_;
 
   Time now_ = 0;
   Scheduler scheduler_;

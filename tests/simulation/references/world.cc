@@ -1,0 +1,271 @@
+#include "gradwire/tests/simulation/references/world.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+
+namespace gradwire::references_simulation {
+
+using Kind = Event::Kind;
+
+namespace {
+
+// Far more than any schedule takes: more is a livelock.
+constexpr uint64_t kMostSteps = 50'000;
+// After the last action, before everything heals.
+constexpr Time kAftermath = 200'000;
+constexpr Time kQuietWithin = 5'000'000;
+
+}  // namespace
+
+World::World(uint64_t seed, simulation::CoverageTable* coverage, simulation::Trace* trace)
+    : random_(seed), scenario_(random_), coverage_(coverage), trace_(trace) {
+  nodes_.reserve(kMaxWorkers);
+  rref_index_.reserve(256);
+}
+
+Node& World::add_node(std::string name, int32_t wanted_id) {
+  nodes_.push_back(std::make_unique<Node>(static_cast<int>(nodes_.size()), std::move(name), wanted_id));
+  return *nodes_.back();
+}
+
+const std::string& World::run() {
+  plan();
+  const Time until = scenario_.span + kAftermath;
+  while (violation_.empty() && !scheduler_.empty() && scheduler_.pending() > 0 && now_ < until) {
+    if (!step()) break;
+  }
+  if (violation_.empty()) heal();
+  if (violation_.empty()) run_until_quiet("after everything healed");
+  if (violation_.empty()) check_healed();
+  for (std::size_t i = 0; i < nodes_.size() && violation_.empty(); ++i) {
+    Node& node = *nodes_[i];
+    if (!node.running) continue;
+    while (violation_.empty() && !node.handles.empty()) release(node, node.handles.back().number);
+  }
+  if (violation_.empty()) run_until_quiet("after the last handle went");
+  if (violation_.empty()) check_empty();
+  return violation_;
+}
+
+void World::plan() {
+  for (int i = 0; i < scenario_.workers; ++i) {
+    Node& node = add_node(absl::StrCat("n", i), scenario_.open ? -1 : i);
+    rpc::RosterEntry entry;
+    entry.worker = {node.name, node.wanted_id, node.incarnation};
+    entry.world_size = scenario_.open ? 0 : scenario_.workers;
+    append_to_log(entry);
+  }
+  for (const auto& node : nodes_) follow(*node);
+
+  // Much of what users do happens close to the faults.
+  std::vector<Time> hot;
+  auto fault = [&](Kind kind, int times, int b = 0, Time shortest = 0, Time longest = 0) {
+    for (int i = 0; i < times; ++i) {
+      const Time at = random_.between(0, scenario_.long_faults ? scenario_.span / 3 : scenario_.span);
+      const Time duration = longest > 0 ? random_.between(shortest, longest) : 0;
+      scheduler_.add(at, kind, 0, b, static_cast<uint32_t>(duration));
+      hot.push_back(at);
+      if (duration > kDeadAfter) hot.push_back(at + kDeadAfter);
+      if (duration > 0) hot.push_back(at + duration);
+    }
+  };
+  const Time shortest = scenario_.long_faults ? kDeadAfter + 2 * kInterval : 1000;
+  const Time longest = scenario_.long_faults ? kDeadAfter + 5 * kInterval : 120'000;
+  fault(Kind::kCrash, scenario_.crashes);
+  fault(Kind::kJoin, scenario_.joins);
+  fault(Kind::kLeave, scenario_.leaves);
+  fault(Kind::kPause, scenario_.pauses, 0, shortest, longest);
+  for (int i = 0; i < scenario_.cuts; ++i) {
+    const int kind = static_cast<int>(random_.below(4));
+    fault(Kind::kCut, 1, kind == 0 ? kAll : kind == 1 && scenario_.store ? kStore : 0, shortest, longest);
+  }
+  if (scenario_.store_loss) {
+    scheduler_.add(random_.between(0, scenario_.span / 4), Kind::kLoseStore, 0, 0,
+                   scenario_.store_loss_of_all ? 1 : 0);
+  }
+  for (int i = 0; i < scenario_.actions; ++i) {
+    Time at = random_.between(0, scenario_.span);
+    if (!hot.empty() && random_.below(3) != 0) {
+      at = hot[random_.below(hot.size())] + random_.between(-15'000, 25'000);
+    }
+    scheduler_.add(std::max<Time>(at, 0), Kind::kAct);
+  }
+}
+
+bool World::step() {
+  const Event event = scheduler_.take();
+  now_ = std::max(now_, event.time);
+  if (event.kind != Kind::kTick) ++steps_;
+  if (steps_ > kMostSteps) {
+    violate("the schedule does not end");
+    return false;
+  }
+  dispatch(event);
+  return true;
+}
+
+void World::dispatch(const Event& event) {
+  const bool anybodys = event.kind == Kind::kAct || event.kind == Kind::kCrash || event.kind == Kind::kJoin ||
+                        event.kind == Kind::kLeave || event.kind == Kind::kPause ||
+                        event.kind == Kind::kCut || event.kind == Kind::kLoseStore ||
+                        event.kind == Kind::kRestart;
+  const int actor = event.kind == Kind::kDeliver ? network_.at(event.arg).to : event.a;
+  if (!anybodys) {
+    Node& node = *nodes_[actor];
+    if (node.paused_until > now_ && node.running) {
+      // It does that when it runs again, in no particular order.
+      const Time at = node.paused_until + random_.between(0, 2000);
+      if (event.kind == Kind::kTick) {
+        if (event.time != node.next_tick) return;
+        node.next_tick = at;
+      }
+      scheduler_.add(at, event.kind, event.a, event.b, event.arg);
+      return;
+    }
+    if (!node.running && event.kind != Kind::kDeliver) return;
+  }
+  switch (event.kind) {
+    case Kind::kDeliver:
+      return deliver(event.arg);
+    case Kind::kAct:
+      return act();
+    case Kind::kRetry:
+      return retry(*nodes_[event.a]);
+    case Kind::kTick:
+      if (event.time == nodes_[event.a]->next_tick) tick(*nodes_[event.a]);
+      return;
+    case Kind::kFollow:
+      return follow(*nodes_[event.a]);
+    case Kind::kAppend:
+      return try_append(*nodes_[event.a], event.arg);
+    case Kind::kProbed:
+      return probed(*nodes_[event.a], *nodes_[event.b]);
+    case Kind::kBroken: {
+      Node& node = *nodes_[event.a];
+      const uint64_t peer = nodes_[event.b]->incarnation;
+      if (network_.linked(event.a, event.b) || node.references.is_lost(peer)) return;
+      cover(Machine::kWatched, static_cast<int>(node.detector.state(peer)), Coverage::kDisconnected);
+      rpc::FailureDetector::Actions actions;
+      node.detector.disconnected(peer, absl::UnixEpoch() + absl::Microseconds(now_), actions);
+      return process(node, actions);
+    }
+    case Kind::kEndCreation:
+      return end_creation(*nodes_[event.a], {nodes_[event.a]->incarnation, event.arg}, true);
+    case Kind::kEndOwnCreation:
+      return end_own_creation(*nodes_[event.a], {nodes_[event.a]->incarnation, event.arg});
+    default:
+      break;
+  }
+  // Faults: of whom is decided only now.
+  Node* node = random_member();
+  if (calm_) return;
+  switch (event.kind) {
+    case Kind::kCrash: {
+      int running = 0;
+      for (const auto& other : nodes_) running += other->running ? 1 : 0;
+      if (node == nullptr || running < 2) return;
+      stop(*node, "crashes");
+      for (int i = 0; i < 2 && scenario_.restarts > 0; ++i) {
+        // Sometimes twice at once, by mistake.
+        if (i == 0 || random_.below(6) == 0) {
+          scheduler_.add(now_ + random_.between(1000, 60'000), Kind::kRestart, node->index);
+        }
+      }
+      return;
+    }
+    case Kind::kRestart:
+      return restart(nodes_[event.a]->name, nodes_[event.a]->wanted_id);
+    case Kind::kJoin:
+      if (scenario_.open) restart(absl::StrCat("n", nodes_.size()), -1);
+      return;
+    case Kind::kLeave:
+      if (node == nullptr || node->leaving || truth_.members().size() < 2) return;
+      if (trace_) trace_->line(now_, node_name(node->index), " leaves");
+      node->leaving = true;
+      return request(*node,
+                     {.kind = rpc::RosterEntry::Kind::kLeave, .worker = {.incarnation = node->incarnation}},
+                     false);
+    case Kind::kPause:
+      if (node != nullptr) pause(*node, event.arg);
+      return;
+    case Kind::kCut: {
+      if (node == nullptr) return;
+      if (event.b == kAll || event.b == kStore) return cut(node->index, event.b, event.arg);
+      Node* other = random_member();
+      if (other != nullptr && other != node) cut(node->index, other->index, event.arg);
+      return;
+    }
+    case Kind::kLoseStore:
+      for (const auto& other : nodes_) {
+        if (other->running && (event.arg == 1 || other.get() == node)) lose_store(*other);
+      }
+      return;
+    default:
+      return;
+  }
+}
+
+Node* World::random_member() {
+  // A few tries are as good as a list.
+  for (int i = 0; i < 6; ++i) {
+    Node& node = *nodes_[random_.below(nodes_.size())];
+    if (node.running && node.member && node.paused_until <= now_) return &node;
+  }
+  return nullptr;
+}
+
+Time World::some_delay() {
+  if (!calm_ && random_.per_mille(scenario_.long_delays)) return random_.between(100, scenario_.long_delay);
+  return random_.between(50, scenario_.delay);
+}
+
+void World::run_until_quiet(const char* phase) {
+  const Time until = now_ + kQuietWithin;
+  while (violation_.empty()) {
+    if (scheduler_.pending() == 0) {
+      const bool connected = connect_all();
+      const std::string reason = unquiet();
+      if (reason.empty() && connected) return;
+      if (!connected && now_ < until) {
+        if (!step()) return;
+        continue;
+      }
+      if (scheduler_.empty() || now_ > until) return violate(absl::StrCat("not quiet ", phase, ": ", reason));
+    } else if (now_ > until) {
+      return violate(absl::StrCat("not quiet ", phase, ": ", unquiet()));
+    }
+    if (!step()) return;
+  }
+}
+
+std::string World::unquiet() const {
+  // When the last has left there is nobody to miss another.
+  if (std::none_of(nodes_.begin(), nodes_.end(), [](const auto& node) { return node->running; })) return "";
+  for (const auto& node : nodes_) {
+    if (!node->running) {
+      if (truth_.status(node->incarnation) == rpc::Roster::Status::kMember && scenario_.store) {
+        return absl::StrCat("nobody declared ", node_name(node->index), " dead");
+      }
+      continue;
+    }
+    const std::string name = node_name(node->index);
+    if (node->roster.position() != log_.size()) return absl::StrCat(name, " is behind the log");
+    if (node->references.unacknowledged() > 0) return absl::StrCat(name, " has unanswered messages");
+    // Without the log nobody agrees on a death.
+    if (node->references.fencing() && scenario_.store) return absl::StrCat(name, " waits for a fence");
+    if (node->references.unanswered_fences() > 0) return absl::StrCat(name, " owes answers to fences");
+    for (const auto& other : nodes_) {
+      if (!other->running && node->roster.status(other->incarnation) == rpc::Roster::Status::kMember &&
+          !node->references.is_lost(other->incarnation)) {
+        return absl::StrCat(name, " does not know that ", node_name(other->index), " is dead");
+      }
+      if (node->detector.state(other->incarnation) == rpc::FailureDetector::State::kSuspect) {
+        return absl::StrCat(name, " suspects ", node_name(other->index));
+      }
+    }
+  }
+  return "";
+}
+
+}  // namespace gradwire::references_simulation

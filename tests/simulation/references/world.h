@@ -1,0 +1,173 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gradwire/tests/simulation/harness/coverage_table.h"
+#include "gradwire/tests/simulation/harness/random.h"
+#include "gradwire/tests/simulation/harness/trace.h"
+#include "gradwire/tests/simulation/references/coverage.h"
+#include "gradwire/tests/simulation/references/describe.h"
+#include "gradwire/tests/simulation/references/network.h"
+#include "gradwire/tests/simulation/references/node.h"
+#include "gradwire/tests/simulation/references/scenario.h"
+#include "gradwire/tests/simulation/references/scheduler.h"
+
+namespace gradwire::references_simulation {
+
+// One schedule: a group of workers, what their users do and what befalls them, all of it chosen by a seed. It runs the
+// production state machines (rpc/rref, rpc/membership) against a simulated network, store and clock, and watches over
+// the invariants. The first violation ends it.
+//
+// The order of the machines' actions is not theirs to promise (hash tables): they are sorted before they are used, so
+// that a seed gives the same schedule in every process.
+class World {
+ public:
+  // Both may be nullptr, and outlive this.
+  World(uint64_t seed, simulation::CoverageTable* coverage, simulation::Trace* trace);
+
+  // All of it: the events of the scenario; then everything heals and must become quiet; then all handles go and every
+  // table must become empty. Empty, or the violated invariant.
+  const std::string& run();
+  // Events that were handled, without ticks of the clock.
+  uint64_t steps() const { return steps_; }
+  const Scenario& scenario() const { return scenario_; }
+
+ private:
+  using Actions = rpc::References::Actions;
+  using Machine = Coverage::Machine;
+
+  // What the simulator knows of an RRef.
+  struct Known {
+    rpc::Id id;
+    int owner = 0;
+    // The value is there.
+    bool value = false;
+    // It was, and has been freed.
+    bool freed = false;
+  };
+  // What is to be written into the log.
+  struct Append {
+    rpc::RosterEntry entry;
+    // An accusation is dropped when the accused is heard from meanwhile.
+    bool accusation = false;
+    int attempts = 0;
+  };
+
+  // world.cc: the events.
+  void plan();
+  void dispatch(const Event& event);
+  bool step();
+  void run_until_quiet(const char* phase);
+  std::string unquiet() const;
+  Node& add_node(std::string name, int32_t wanted_id);
+  Node* random_member();
+  bool reachable(int a, int b) const { return network_.cut_until(a, b) <= now_; }
+  Time some_delay();
+
+  // world_users.cc
+  void act();
+  // Says something about a fork that is not its own.
+  void forge(Node& node);
+  void own(Node& node);
+  void create(Node& node, Node& owner);
+  void share(Node& node, Handle& handle, Node& receiver);
+  void release(Node& node, uint64_t number);
+  void unkeep(Node& node, uint64_t number);
+  void add_handle(Node& node, const rpc::Id& rref, const rpc::Id& fork, uint64_t owner);
+  void end_creation(Node& node, const rpc::Id& fork, bool failed);
+  void end_own_creation(Node& node, const rpc::Id& fork);
+  rpc::Id next_id(const Node& node) { return {node.incarnation, ++ids_}; }
+
+  // world_messages.cc
+  void send(Packet packet);
+  void deliver(uint32_t index);
+  void lose_call(const Packet& packet);
+  void arrive(Node& node, const Packet& packet);
+  void on_message(Node& node, const Packet& packet);
+  void on_answer(Node& node, const Packet& packet);
+  void on_share(Node& node, const Packet& packet);
+  void on_create(Node& node, const Packet& packet);
+  void retry(Node& node);
+  // Does what a machine asks for.
+  void process(Node& node, Actions& actions);
+
+  // world_membership.cc
+  void establish(int a, int b);
+  void break_link(int a, int b);
+  void tick(Node& node);
+  void probed(Node& node, Node& peer);
+  void process(Node& node, rpc::FailureDetector::Actions& actions);
+  void schedule_tick(Node& node);
+  void lose(Node& node, uint64_t dead);
+  void fence(Node& node, uint64_t dead);
+  void declare_dead(Node& node, uint64_t dead, const char* why, bool accusation);
+  // Without the log: the worker is lost here, and nobody has agreed on it.
+  void lose_alone(Node& node, uint64_t dead);
+  void follow(Node& node);
+  void try_append(Node& node, uint32_t index);
+  void request(Node& node, rpc::RosterEntry entry, bool accusation);
+  rpc::Roster::Change append_to_log(const rpc::RosterEntry& entry);
+
+  // world_faults.cc
+  void stop(Node& node, const char* why);
+  void restart(const std::string& name, int32_t id);
+  void pause(Node& node, Time duration);
+  void cut(int a, int b, Time duration);
+  void lose_store(Node& node);
+  void heal();
+  // Everybody calls everybody: whom nobody calls, nobody misses. True when all are connected already.
+  bool connect_all();
+
+  // invariants.cc
+  void violate(std::string what);
+  void check_freed(Node& owner, const rpc::Id& rref);
+  void check_received(Node& node, const Packet& packet, rpc::References::Received received);
+  void check_death(const rpc::RosterEntry& entry);
+  void check_joined(const rpc::Worker& joined);
+  void check_same(Node& node, uint64_t position, const rpc::Roster::Change& change);
+  void check_blame(int by, int dead);
+  void check_healed();
+  void check_empty();
+  // The node keeps something for workers that it has lost, and the group never agrees on.
+  bool keeps_for_good(const Node& node) const;
+  // Counts for the invariants: there, and not declared dead.
+  bool live(int index) const { return nodes_[index]->running && !nodes_[index]->gone; }
+  Known& known(const rpc::Id& rref) { return known_[rref_index_[rref.counter]]; }
+
+  void cover(Machine machine, int state, int event) {
+    if (coverage_ != nullptr) coverage_->hit(machine, state, event);
+  }
+  int held_state(const Node& node, const rpc::Id& fork) const;
+  int owned_state(const Node& node, const rpc::Id& rref, const rpc::Id& fork, uint64_t holder) const;
+  int fence_state(const Node& node) const;
+  void trace_tables(const Node& node);
+
+  Random random_;
+  const Scenario scenario_;
+  simulation::CoverageTable* const coverage_;
+  simulation::Trace* const trace_;
+
+  Time now_ = 0;
+  Scheduler scheduler_;
+  Network network_;
+  std::vector<std::unique_ptr<Node>> nodes_;
+  // The group's log, what it means, and what the entries did.
+  std::vector<rpc::RosterEntry> log_;
+  rpc::Roster truth_;
+  std::vector<rpc::Roster::Change> effects_;
+  std::vector<Append> appends_;
+
+  std::vector<Known> known_;
+  std::vector<uint32_t> rref_index_;
+  uint64_t ids_ = 0;
+  uint64_t handles_ = 0;
+  uint64_t steps_ = 0;
+  // No new faults, users or losses.
+  bool calm_ = false;
+  std::string violation_;
+};
+
+}  // namespace gradwire::references_simulation
