@@ -2,11 +2,9 @@
 
 #include <cstdint>
 #include <deque>
-#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
-#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -14,21 +12,12 @@
 #include "gradwire/proto/membership.pb.h"
 #include "gradwire/rpc/membership/group_log.h"
 #include "gradwire/rpc/membership/heartbeat_options.h"
+#include "gradwire/rpc/membership/joining.h"
 #include "gradwire/rpc/membership/store_silence.h"
 #include "gradwire/rpc/worker.h"
 #include "gradwire/store/store.h"
 
 namespace gradwire::rpc {
-
-// A worker and where it listens.
-struct WorkerAddress {
-  Worker worker;
-  proto::WorkerRecord record;
-};
-
-// A call to the store failed with `status`. Aborted, of a store whose server was started again and has lost what it had,
-// becomes Unavailable: among workers Aborted means that the group goes on without this one.
-absl::Status store_failure(const absl::Status& status);
 
 // The members of a job as the group's log in the store tells (proto/membership.proto): joins, follows the others, says
 // who died, and leaves. join() -> follow() -> leave(), stop(). Thread-safe.
@@ -49,9 +38,9 @@ class Directory {
     virtual void on_store_back() = 0;
   };
 
-  // Whether the one who wrote a record still lives, which takes up to the time given.
-  enum class Life { kAlive, kDead, kUnknown };
-  using Probe = std::function<Life(const proto::WorkerRecord& record, absl::Duration patience)>;
+  using Life = Joining::Life;
+  using Probe = Joining::Probe;
+  using Group = Joining::Group;
 
   // A store that does not answer for `store_lost_after` is lost. It takes two calls to find out, eight seconds with a
   // TcpStore, however short that is.
@@ -60,14 +49,6 @@ class Directory {
       : store_lost_after_(store_lost_after), log_(std::move(store)) {}
   ~Directory();
 
-  struct Group {
-    // Oneself, the id assigned if it was -1.
-    Worker self;
-    // By id, oneself included.
-    std::vector<WorkerAddress> members;
-    // Incarnations that are dead or have left.
-    std::vector<Worker> gone;
-  };
   // Joins and, unless `world_size` is 0, waits until all ids below it are members. A name or an id whose holder is dead,
   // as `probe` finds, is taken over. Errors:
   //   InvalidArgument    a live member has the name or id, or the group was started with another world size. Where the
@@ -95,22 +76,6 @@ class Directory {
   store::Store& store() { return log_.store(); }
 
  private:
-  // join()'s part before and after the own line is in the log.
-  absl::Status enter(const proto::LogLine& line, absl::Time deadline, absl::Duration timeout,
-                     const Probe& probe);
-  absl::Status wait_for_all(absl::Time deadline, absl::Duration timeout);
-  absl::Status make_way(const Roster::Change& refused, absl::Time deadline, absl::Duration timeout,
-                        const Probe& probe);
-  // This worker cannot join, since a live member is in the way: tells those who wait for it, unless the group is complete.
-  absl::Status refuse(const std::string& conflict, const RosterEntry& entry);
-  // Whether the group that this worker was to be in has been found unable to form before this one came.
-  bool comes_late() const;
-  // If so, writes into the log that this one knows now, so that its next attempt begins anew, and returns the reason.
-  absl::Status hear_refusal();
-  // Gives the refused members the time to read why, before this worker goes and perhaps the store with it.
-  void wait_until_heard();
-  void note(const GroupLog::Event& event);
-
   void run_reader(Listener& listener);
   // Waits for the next line, or asks whether the store answers if it has not. Notes in `silence` what that showed.
   absl::StatusOr<GroupLog::Event> look(StoreSilence& silence);
@@ -122,15 +87,9 @@ class Directory {
 
   const absl::Duration store_lost_after_;
   Worker self_;
-  int world_size_ = 0;
   // join()'s, then the reader's. writer_log_ is a second reader of the same log, so that appending need not wait for it.
   GroupLog log_;
   std::unique_ptr<GroupLog> writer_log_;
-  // While joining: the records of members by incarnation, and who is gone.
-  absl::flat_hash_map<uint64_t, proto::WorkerRecord> records_;
-  std::vector<Worker> gone_;
-  // The last one, until somebody joins after it.
-  proto::Refusal refusal_;
 
   Mutex mutex_;
   CondVar changed_;

@@ -13,8 +13,22 @@ namespace gradwire::rpc {
 namespace {
 
 constexpr char kGeneration[] = "generation";
+constexpr absl::Duration kLeave = absl::Seconds(2);
 
 }  // namespace
+
+absl::Status store_failure(const absl::Status& status) {
+  return absl::IsAborted(status) ? absl::UnavailableError(status.message()) : status;
+}
+
+proto::LogLine death_line(const Worker& worker, const Worker& by, const std::string& reason) {
+  proto::LogLine line;
+  line.mutable_death()->set_incarnation(worker.incarnation);
+  line.mutable_death()->set_by(by.incarnation);
+  line.mutable_death()->set_by_name(by.name);
+  line.mutable_death()->set_reason(reason);
+  return line;
+}
 
 std::string GroupLog::key(uint64_t position) const {
   return absl::StrCat("log/", generation_, "/", position);
@@ -155,6 +169,16 @@ absl::Status GroupLog::advance(absl::Duration timeout) {
     GRADWIRE_RETURN_IF_ERROR(
         store_->try_compare_set(kGeneration, before, absl::StrCat(generation_), timeout).status());
   }
+}
+
+absl::Status GroupLog::leave(uint64_t incarnation) {
+  proto::LogLine line;
+  line.mutable_leave()->set_incarnation(incarnation);
+  GRADWIRE_RETURN_IF_ERROR(append(
+      line, kLeave, [](const Event&) {},
+      [&] { return roster_.status(incarnation) == Roster::Status::kMember; }));
+  const bool is_over = roster_.members().empty() && !formation_.has_failed();
+  return is_over ? close(kLeave) : absl::OkStatus();
 }
 
 absl::Status GroupLog::close(absl::Duration timeout) {

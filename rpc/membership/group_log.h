@@ -17,6 +17,13 @@
 
 namespace gradwire::rpc {
 
+// A call to the store failed with `status`. Aborted, of a store whose server was started again and has lost what it had,
+// becomes Unavailable: among workers Aborted means that the group goes on without this one.
+absl::Status store_failure(const absl::Status& status);
+
+// The line by which `by` declares `worker` dead.
+proto::LogLine death_line(const Worker& worker, const Worker& by, const std::string& reason);
+
 // A group's log in the store (proto/membership.proto), and how far this process has read it. Each call may wait for the
 // store. Not thread-safe.
 class GroupLog {
@@ -47,6 +54,9 @@ class GroupLog {
   // returned too.
   template <class OnEvent, class Want>
   absl::Status append(const proto::LogLine& line, absl::Duration timeout, OnEvent on_event, Want want);
+
+  // Appends that a worker leaves, if it is a member, and ends the log behind the last.
+  absl::Status leave(uint64_t incarnation);
 
   // After the last member has left: the log ends, and the lines of the one before it go. Not behind a refusal, which workers
   // that come late have to read.
