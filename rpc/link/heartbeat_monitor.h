@@ -1,0 +1,68 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/time/time.h"
+#include "gradwire/base/mutex.h"
+#include "gradwire/base/threads/timer_queue.h"
+#include "gradwire/rpc/link/peer_sink.h"
+#include "gradwire/rpc/link/peer_table.h"
+#include "gradwire/rpc/membership/failure_detector.h"
+
+namespace gradwire::rpc {
+
+// Finds out who answers: tells the FailureDetector what happens, sends the heartbeats, and has done what the detector
+// says. Thread-safe; calls the sink and the host with no lock held. What it is made with must outlive it, and the timers'
+// callbacks.
+class HeartbeatMonitor {
+ public:
+  using Event = void (FailureDetector::*)(uint64_t, absl::Time, FailureDetector::Actions&);
+
+  class Host {
+   public:
+    virtual ~Host() = default;
+    // All connections.
+    virtual std::vector<std::shared_ptr<Link>> links() const = 0;
+    // Nobody answers, and so the peer is to be connected to, on another thread.
+    virtual void probe_soon(const std::shared_ptr<Peer>& peer) = 0;
+    virtual void lose(const std::shared_ptr<Peer>& peer, WorkerState state, absl::Status reason) = 0;
+  };
+
+  struct Parts {
+    const Worker& self;
+    const PeerTable& group;
+    PeerSink& sink;
+    Host& host;
+    TimerQueue& timers;
+  };
+  HeartbeatMonitor(const Parts& parts, const HeartbeatOptions& options)
+      : parts_(parts), options_(options), detector_(options) {}
+
+  // Nothing is told or done any more.
+  void end();
+
+  // Something has happened to a peer, which counts unless the peer is lost. `why`: for messages.
+  void notice(const Peer& peer, Event event, const absl::Status& why);
+  // The peer is lost.
+  void remove(const Peer& peer);
+  std::size_t watched() const;
+
+ private:
+  using Events = absl::FunctionRef<void(FailureDetector&, absl::Time, FailureDetector::Actions&)>;
+
+  void notice(Events events, const absl::Status& why);
+  void on_tick();
+
+  const Parts parts_;
+  const HeartbeatOptions options_;
+
+  mutable Mutex mutex_;  // Before those of the group and of a Peer.
+  FailureDetector detector_ ABSL_GUARDED_BY(mutex_);
+  absl::Time tick_at_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();
+  bool ended_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace gradwire::rpc

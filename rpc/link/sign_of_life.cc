@@ -1,0 +1,85 @@
+#include "gradwire/rpc/link/sign_of_life.h"
+
+#include "gradwire/base/clock.h"
+#include "gradwire/base/mutex.h"
+#include "gradwire/codec/codec_containers.h"
+#include "gradwire/rpc/link/link.h"
+#include "gradwire/transport/refused.h"
+
+namespace gradwire::rpc {
+
+using Life = Joining::Life;
+
+namespace {
+
+// Waits for any sign of life.
+class SignOfLife : public transport::ConnectionListener {
+ public:
+  void on_message(transport::Connection&, transport::Message message) override {
+    proto::Envelope envelope;
+    const bool another = envelope.ParseFromString(message.header) && envelope.has_goodbye() &&
+                         absl::IsAborted(status_from_proto(envelope.goodbye().reason()));
+    end(another ? Life::kDead : Life::kAlive);
+  }
+  uint64_t max_message_bytes() const override { return Link::kMaxHelloBytes; }
+  void on_closed(transport::Connection&, absl::Status reason) override {
+    end(transport::is_refused(reason) ? Life::kDead : Life::kUnknown);
+  }
+
+  Life wait(absl::Duration patience) {
+    const absl::Time deadline = Clock::system().now() + patience;
+    MutexLock lock(mutex_);
+    while (!ended_ && Clock::system().now() < deadline) {
+      changed_.wait_for(mutex_, deadline - Clock::system().now());
+    }
+    return life_;
+  }
+
+ private:
+  void end(Life life) {
+    MutexLock lock(mutex_);
+    if (ended_) return;
+    ended_ = true;
+    life_ = life;
+    changed_.notify_all();
+  }
+
+  Mutex mutex_;
+  CondVar changed_;
+  bool ended_ ABSL_GUARDED_BY(mutex_) = false;
+  Life life_ ABSL_GUARDED_BY(mutex_) = Life::kUnknown;
+};
+
+}  // namespace
+
+Life look_for(const Transports& transports, const std::string& asks, const proto::WorkerRecord& record,
+              absl::Duration patience) {
+  // A Hello of nobody, which an agent answers with a Goodbye.
+  proto::Envelope envelope;
+  proto::Hello& hello = *envelope.mutable_hello();
+  hello.set_protocol_version(kProtocolVersion);
+  hello.set_name(asks);
+  hello.set_to_incarnation(record.incarnation());
+  int tried = 0, refused = 0;
+  for (const auto& transport : transports) {
+    for (const proto::Address& address : record.addresses()) {
+      if (address.transport() != transport->name() || transport->name() == "loopback" ||
+          !transport->may_reach(address.address())) {
+        continue;
+      }
+      ++tried;
+      auto sign = std::make_shared<SignOfLife>();
+      auto connection = transport->connect(address.address(), sign, patience);
+      if (!connection.ok()) continue;
+      (void)(*connection)->send({envelope.SerializeAsString(), {}});
+      const Life life = sign->wait(patience);
+      (*connection)->close(absl::CancelledError("only asked whether somebody is there"));
+      if (life == Life::kAlive) return life;
+      if (life == Life::kDead) ++refused;
+    }
+  }
+  // One refusal alone may only mean that this way does not lead there.
+  return tried > 0 && refused == tried ? Life::kDead : Life::kUnknown;
+}
+
+}  // namespace gradwire::rpc
