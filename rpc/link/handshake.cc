@@ -34,7 +34,6 @@ bool Handshake::must_wait(const proto::Envelope& envelope, const GroupView& grou
   const uint64_t speaker = envelope.has_hello() ? envelope.hello().incarnation() : 0;
   // Anything else but a Hello is refused as the first message, and a question needs no view of the group.
   if (!introduced_ && speaker == 0) return false;
-  if (!group.is_known()) return true;
   // Whoever makes a connection knows who must answer.
   if (!made_here_ && speaker != 0 && group.standing(speaker, nullptr) == Standing::kStranger) return true;
   return !impatient_ && !group.knows_owners(references_of(envelope));

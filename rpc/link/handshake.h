@@ -27,8 +27,6 @@ class GroupView {
   enum class Standing : uint8_t { kStranger, kMember, kDead, kLeft, kGone };
 
   virtual ~GroupView() = default;
-  // Before that nobody is known.
-  virtual bool is_known() const = 0;
   // `name`: set for those that are members or were.
   virtual Standing standing(uint64_t incarnation, std::string* name) const = 0;
   // Whether none of their owners is a stranger.
@@ -81,7 +79,6 @@ class Handshake {
 
   bool holds() const { return holds_; }
   bool introduced() const { return introduced_; }
-  bool made_here() const { return made_here_; }
 
   // Whether a connection that is ready takes the peer's new requests over. Of two that cross, each end keeps the one that
   // it had first: both are as good. But the other side may have made a new one because the older has died, which does not

@@ -16,7 +16,6 @@ using ::testing::HasSubstr;
 
 class Group : public GroupView {
  public:
-  bool is_known() const override { return known; }
   Standing standing(uint64_t incarnation, std::string* name) const override {
     const auto found = workers.find(incarnation);
     if (found == workers.end()) return Standing::kStranger;
@@ -30,7 +29,6 @@ class Group : public GroupView {
     return true;
   }
 
-  bool known = true;
   std::map<uint64_t, std::pair<std::string, Standing>> workers = {
       {11, {"self", Standing::kMember}}, {22, {"other", Standing::kMember}}, {33, {"dead", Standing::kDead}},
       {44, {"left", Standing::kLeft}},   {55, {"early", Standing::kGone}},
@@ -100,7 +98,6 @@ TEST_F(HandshakeTest, AnswerToAConnectionMadeHereNamesNobody) {
 TEST_F(HandshakeTest, NobodySpeaksBeforeItsHello) {
   expect_refused(came_in_, request(22), absl::StatusCode::kInvalidArgument, "before its Hello");
   // Not even held: whoever has not said who it is takes no memory.
-  group_.known = false;
   expect_refused(came_in_, request(99), absl::StatusCode::kInvalidArgument, "before its Hello");
 }
 
@@ -120,7 +117,7 @@ TEST_F(HandshakeTest, EachReasonToRefuseAHelloHasItsCode) {
 }
 
 TEST_F(HandshakeTest, QuestionIsAnsweredBeforeTheGroupIsKnown) {
-  group_.known = false;
+  group_.workers.clear();
   expect_refused(came_in_, hello("who", 0), absl::StatusCode::kNotFound, "whether this worker lives");
   expect_refused(came_in_, hello("who", 0, 12), absl::StatusCode::kAborted, "another worker listens");
 }
@@ -129,8 +126,6 @@ TEST_F(HandshakeTest, StrangerWaitsUntilTheGroupNamesIt) {
   EXPECT_EQ(came_in_.receive(hello("late", 66), group_).action, Action::kHold);
   group_.workers[66] = {"late", Standing::kMember};
   EXPECT_EQ(came_in_.receive(hello("late", 66), group_).action, Action::kAdmit);
-  group_.known = false;
-  EXPECT_EQ(came_in_.receive(hello("other", 22), group_).action, Action::kHold);
 }
 
 TEST_F(HandshakeTest, WhoeverMadeTheConnectionKnowsWhoMustAnswer) {

@@ -5,7 +5,6 @@
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/log.h"
 #include "gradwire/rpc/link/departures_codec.h"
-#include "gradwire/rpc/link/link.h"
 
 namespace gradwire::rpc {
 namespace {
@@ -26,34 +25,33 @@ void HeartbeatMonitor::notice(Events events, const absl::Status& why) {
   {
     MutexLock lock(mutex_);
     if (ended_) return;
-    events(detector_, parts_.timers.clock().now(), actions);
+    events(detector_, context_.timers.clock().now(), actions);
     for (const FailureDetector::Change& change : actions.changes) {
-      std::shared_ptr<Peer> peer = parts_.group.peer(change.worker);
+      std::shared_ptr<Peer> peer = context_.group.peer(change.worker);
       if (peer == nullptr) continue;
       peer->set_suspect(change.state != FailureDetector::State::kAlive);
       changed.emplace_back(std::move(peer), change);
     }
     if (const absl::Time next = detector_.next(); next < tick_at_) {
       tick_at_ = next;
-      parts_.timers.schedule(next, [this] { on_tick(); });
+      context_.timers.schedule(next, [this] { on_tick(); });
     }
   }
   for (const auto& [peer, change] : changed) {
     const Worker& worker = peer->worker;
     switch (change.state) {
       case FailureDetector::State::kAlive:
-        parts_.sink.on_worker_state(worker, WorkerState::kAlive);
+        context_.sink.on_worker_state(worker, WorkerState::kAlive);
         break;
       case FailureDetector::State::kSuspect:
-        log(LogLevel::kInfo, "worker \"", parts_.self.name, "\" suspects worker \"", worker.name,
+        log(LogLevel::kInfo, "worker \"", context_.self.name, "\" suspects worker \"", worker.name,
             "\": ", change.why == FailureDetector::Why::kSilent ? "it is silent" : why.message());
-        parts_.sink.on_worker_state(worker, WorkerState::kSuspect);
+        context_.sink.on_worker_state(worker, WorkerState::kSuspect);
         break;
       case FailureDetector::State::kDead:
-        parts_.host.lose(
-            peer, WorkerState::kDead,
-            absl::UnavailableError(absl::StrCat("worker \"", worker.name,
-                                                "\" is dead: its process has ended (", why.message(), ")")));
+        host_.lose(peer, WorkerState::kDead,
+                   absl::UnavailableError(absl::StrCat(
+                       "worker \"", worker.name, "\" is dead: its process has ended (", why.message(), ")")));
         break;
       case FailureDetector::State::kUnwatched:
         break;
@@ -61,13 +59,13 @@ void HeartbeatMonitor::notice(Events events, const absl::Status& why) {
   }
   const auto each = [this](const std::vector<uint64_t>& workers, auto&& action) {
     for (const uint64_t worker : workers) {
-      if (const std::shared_ptr<Peer> peer = parts_.group.peer(worker)) action(peer);
+      if (const std::shared_ptr<Peer> peer = context_.group.peer(worker)) action(peer);
     }
   };
   each(actions.heartbeat, [](const std::shared_ptr<Peer>& peer) { send_heartbeat(*peer); });
-  each(actions.probe, [this](const std::shared_ptr<Peer>& peer) { parts_.host.probe_soon(peer); });
+  each(actions.probe, [this](const std::shared_ptr<Peer>& peer) { host_.probe_soon(peer); });
   each(actions.accuse, [this](const std::shared_ptr<Peer>& peer) {
-    parts_.sink.on_unresponsive(
+    context_.sink.on_unresponsive(
         peer->worker, absl::UnavailableError(absl::StrCat("worker \"", peer->worker.name,
                                                           "\" is dead: it has been silent for ",
                                                           absl::FormatDuration(options_.dead_after))));
@@ -90,11 +88,11 @@ void HeartbeatMonitor::on_tick() {
   {
     MutexLock lock(mutex_);
     // Replaced by an earlier one, which has set the next.
-    if (parts_.timers.clock().now() < tick_at_) return;
+    if (context_.timers.clock().now() < tick_at_) return;
     tick_at_ = absl::InfiniteFuture();
   }
   std::vector<uint64_t> heard;
-  for (const std::shared_ptr<Link>& link : parts_.host.links()) {
+  for (const std::shared_ptr<Link>& link : host_.links()) {
     if (const uint64_t from = link->heard_from(); from != 0) heard.push_back(from);
   }
   notice(

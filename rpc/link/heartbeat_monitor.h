@@ -7,8 +7,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/time/time.h"
 #include "gradwire/base/mutex.h"
-#include "gradwire/base/threads/timer_queue.h"
-#include "gradwire/rpc/link/peer_sink.h"
+#include "gradwire/rpc/link/link.h"
 #include "gradwire/rpc/link/peer_table.h"
 #include "gradwire/rpc/membership/failure_detector.h"
 
@@ -31,15 +30,8 @@ class HeartbeatMonitor {
     virtual void lose(const std::shared_ptr<Peer>& peer, WorkerState state, absl::Status reason) = 0;
   };
 
-  struct Parts {
-    const Worker& self;
-    const PeerTable& group;
-    PeerSink& sink;
-    Host& host;
-    TimerQueue& timers;
-  };
-  HeartbeatMonitor(const Parts& parts, const HeartbeatOptions& options)
-      : parts_(parts), options_(options), detector_(options) {}
+  HeartbeatMonitor(const Link::Context& context, Host& host, const HeartbeatOptions& options)
+      : context_(context), host_(host), options_(options), detector_(options) {}
 
   // Nothing is told or done any more.
   void end();
@@ -56,7 +48,8 @@ class HeartbeatMonitor {
   void notice(Events events, const absl::Status& why);
   void on_tick();
 
-  const Parts parts_;
+  const Link::Context& context_;
+  Host& host_;
   const HeartbeatOptions options_;
 
   mutable Mutex mutex_;  // Before those of the group and of a Peer.

@@ -9,10 +9,9 @@ namespace gradwire::rpc {
 void PeerTable::fill(const Worker& self, const std::vector<WorkerAddress>& workers,
                      const std::vector<Worker>& gone) {
   MutexLock lock(mutex_);
-  self_ = self;
+  self_.id = self.id;
   for (const WorkerAddress& worker : workers) add_locked(worker);
   for (const Worker& worker : gone) gone_.insert(worker.incarnation);
-  known_ = true;
 }
 
 void PeerTable::add(const WorkerAddress& worker) {
@@ -83,11 +82,6 @@ absl::StatusOr<Worker> PeerTable::find_by_incarnation(uint64_t incarnation) cons
 absl::Status PeerTable::status(const Worker& worker) const {
   GRADWIRE_ASSIGN_OR_RETURN(std::shared_ptr<Peer> peer, find(worker));
   return peer->status();
-}
-
-bool PeerTable::is_known() const {
-  MutexLock lock(mutex_);
-  return known_;
 }
 
 GroupView::Standing PeerTable::standing(uint64_t incarnation, std::string* name) const {

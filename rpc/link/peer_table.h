@@ -36,20 +36,16 @@ class PeerTable : public Settlement, public GroupView {
   absl::Status status(const Worker& worker) const;
   WorkerState state(const Peer& peer) const { return peer.state(); }
 
-  bool is_known() const override;
   Standing standing(uint64_t incarnation, std::string* name) const override;
   bool knows_owners(const ReferenceList& references) const override;
 
-  // What this worker has sent to another until now: everything that was sent before this was called, and maybe more.
   Departures departures(uint64_t incarnation) const override;
-  // `sent`: what the other says in a message that is being handled. True when all that it sent before that message has
-  // been handled or never will be. Else PeerSink::on_settled follows.
+  // Where it returns false, PeerSink::on_settled follows.
   bool require(uint64_t incarnation, const Departures& sent) override;
-  // Nothing that require() was told of is still to come.
   bool settled(uint64_t incarnation) override;
 
  protected:
-  // The members of the group, oneself included, and the incarnations that were: from now on the group is known.
+  // The members of the group, oneself included, and the incarnations that were: before that everybody is a stranger.
   void fill(const Worker& self, const std::vector<WorkerAddress>& workers, const std::vector<Worker>& gone);
   void add(const WorkerAddress& worker);
   // The worker was lost. Those that were lost long ago are forgotten, but that they are gone.
@@ -58,7 +54,7 @@ class PeerTable : public Settlement, public GroupView {
   // At the end of this worker: no peer has a link any more.
   void clear_links();
 
-  // Set before anything can arrive; the id by fill(), before anybody is admitted.
+  // Set before anything can arrive; the id by fill(), before anybody is admitted, and under the lock.
   Worker self_;
 
  private:
@@ -73,7 +69,6 @@ class PeerTable : public Settlement, public GroupView {
   bool is_stranger_locked(uint64_t incarnation) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   mutable Mutex mutex_;
-  bool known_ ABSL_GUARDED_BY(mutex_) = false;
   std::map<int32_t, std::shared_ptr<Peer>> by_id_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<std::string, std::shared_ptr<Peer>> by_name_ ABSL_GUARDED_BY(mutex_);
   // Those who live and those in lost_.

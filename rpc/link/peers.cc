@@ -16,7 +16,7 @@ Peers::Peers(Transports transports, Sink& sink, TimerQueue& timers, const Option
     : transports_(std::move(transports)),
       options_(options),
       shared_{self_, *this, sink, *this, timers, options.limits},
-      monitor_({self_, *this, sink, *this, timers}, options.heartbeat) {}
+      monitor_(shared_, *this, options.heartbeat) {}
 
 Peers::~Peers() { shutdown(absl::CancelledError("the agent is gone"), absl::ZeroDuration()); }
 
