@@ -157,8 +157,6 @@ class Agent : public std::enable_shared_from_this<Agent> {
   uint64_t send_call(OutgoingCall& call, Completion done);
   // Gives up: `done` gets `reason` (unless it was called before) and the callee hears of it.
   void cancel_call(uint64_t id, absl::Status reason);
-  // See OutgoingCall::borrow_tensors.
-  void capture_call(uint64_t id);
 
  private:
   friend class AgentImpl;

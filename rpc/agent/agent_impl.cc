@@ -165,7 +165,7 @@ void AgentImpl::send(uint64_t id, proto::Envelope& envelope, std::vector<transpo
   if (PendingCalls::Taken given_up = pending.sent(id, *ticket)) {
     absl::Status reason = given_up->given_up;
     retract(id, std::move(given_up), std::move(reason));
-  } else if (borrow && borrows && pending.borrowed(id).first == nullptr) {
+  } else if (borrow && borrows && !pending.contains(id)) {
     // It ended before it could be known what there was to capture.
     (*link)->capture(*ticket);
   }

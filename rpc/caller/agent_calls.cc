@@ -134,11 +134,6 @@ absl::StatusOr<transport::Buffer> Agent::allocate_for(const Destination& to, std
 
 void Agent::cancel_call(uint64_t id, absl::Status reason) { impl_->cancel(id, std::move(reason)); }
 
-void Agent::capture_call(uint64_t id) {
-  auto [link, ticket] = impl_->pending.borrowed(id);
-  if (link != nullptr) link->capture(ticket);
-}
-
 namespace {
 
 // One service call with its repetitions.

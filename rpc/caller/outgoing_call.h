@@ -50,8 +50,7 @@ class OutgoingCall {
   }
 
   // The caller waits for the answer and changes no tensor meanwhile: large ones are sent from their own
-  // memory. When the wait ends early, Agent::capture_call must come before the caller's tensors are his own
-  // again.
+  // memory.
   void borrow_tensors() { borrow_ = true; }
 
   // The call may be made again when its connection breaks.

@@ -149,11 +149,9 @@ PendingCalls::Expired PendingCalls::take_expired(absl::Time alarm, absl::Time no
   return expired;
 }
 
-std::pair<std::shared_ptr<Link>, uint64_t> PendingCalls::borrowed(uint64_t id) const {
+bool PendingCalls::contains(uint64_t id) const {
   MutexLock lock(mutex_);
-  auto found = calls_.find(id);
-  if (found == calls_.end() || !found->second->borrows) return {nullptr, 0};
-  return {found->second->link, found->second->ticket};
+  return calls_.contains(id);
 }
 
 std::vector<PendingCalls::Waiting> PendingCalls::waiting() const {

@@ -113,8 +113,7 @@ class PendingCalls {
   // The attempt on this link has failed. False when the call is gone, or not there any more.
   bool detach(uint64_t id, const Link& link);
 
-  // Where a borrowing call was sent; {nullptr, 0} when it is gone or borrows nothing.
-  std::pair<std::shared_ptr<Link>, uint64_t> borrowed(uint64_t id) const;
+  bool contains(uint64_t id) const;
   std::size_t size() const;
   // A call that waits for its answer, services excluded.
   struct Waiting {
