@@ -4,7 +4,7 @@
 
 #include "gradwire/rpc/caller/call_steps.h"
 
-// The typed front of Agent::send_call: registered functions, classes and methods; and callees that are named
+// The typed front of OutgoingCall: registered functions, classes and methods; and callees that are named
 // at run time (Op, Script), whose headers supply
 //   std::string callee_name(const C&);
 //   template <class... A> void prepare_call(OutgoingCall&, const C&, A&&...);   // sets the callee, adds the
@@ -13,32 +13,20 @@ namespace gradwire::rpc {
 
 template <auto F, class... A>
 auto Agent::rpc_async(const Destination& to, A&&... arguments) {
-  using Traits = FunctionTraits<decltype(F)>;
-  static_assert(!Traits::kIsMethod, "methods are called through an RRef");
-  OutgoingCall call(*this, to, call_internal::name_of<F>());
-  call_internal::set_function<F>(call);
-  call_internal::add_arguments<Traits>(call, std::forward<A>(arguments)...);
-  return call_internal::start<typename Traits::Result>(shared_from_this(), call);
+  call_internal::FunctionCall<F> call(caller(), to, std::forward<A>(arguments)...);
+  return call_internal::start<typename decltype(call)::Result>(shared_from_this(), call);
 }
 
 template <auto F, class... A>
 auto Agent::rpc_sync(const Destination& to, A&&... arguments) {
-  using Traits = FunctionTraits<decltype(F)>;
-  static_assert(!Traits::kIsMethod, "methods are called through an RRef");
-  OutgoingCall call(*this, to, call_internal::name_of<F>());
-  call_internal::set_function<F>(call);
-  call_internal::add_arguments<Traits>(call, std::forward<A>(arguments)...);
-  return call_internal::wait_borrowed<typename Traits::Result>(shared_from_this(), call);
+  call_internal::FunctionCall<F> call(caller(), to, std::forward<A>(arguments)...);
+  return call_internal::wait_borrowed<typename decltype(call)::Result>(shared_from_this(), call);
 }
 
 template <auto F, class... A>
 auto Agent::remote(const Destination& to, A&&... arguments) {
-  using Traits = FunctionTraits<decltype(F)>;
-  static_assert(!Traits::kIsMethod, "methods are called through an RRef");
-  OutgoingCall call(*this, to, call_internal::name_of<F>());
-  call_internal::set_function<F>(call);
-  call_internal::add_arguments<Traits>(call, std::forward<A>(arguments)...);
-  return call_internal::start_remote<ValueOf<typename Traits::Result>>(shared_from_this(), call, call.to());
+  call_internal::FunctionCall<F> call(caller(), to, std::forward<A>(arguments)...);
+  return call_internal::start_remote<ValueOf<typename decltype(call)::Result>>(shared_from_this(), call);
 }
 
 template <class T, class... A, class C>
@@ -48,15 +36,13 @@ RRef<T> Agent::remote(const Destination& to, A&&... arguments) {
 
 template <class T, class C, class... A>
 Future<T> Agent::rpc_async(const Destination& to, const C& callee, A&&... arguments) {
-  OutgoingCall call(*this, to, callee_name(callee));
-  prepare_call(call, callee, std::forward<A>(arguments)...);
+  call_internal::NamedCall call(caller(), to, callee, std::forward<A>(arguments)...);
   return call_internal::start<T>(shared_from_this(), call);
 }
 
 template <class T, class C, class... A>
 T Agent::rpc_sync(const Destination& to, const C& callee, A&&... arguments) {
-  OutgoingCall call(*this, to, callee_name(callee));
-  prepare_call(call, callee, std::forward<A>(arguments)...);
+  call_internal::NamedCall call(caller(), to, callee, std::forward<A>(arguments)...);
   return call_internal::wait_borrowed<T>(shared_from_this(), call);
 }
 
@@ -112,46 +98,33 @@ Future<T> rpc_async(const Destination& to, const C& callee, A&&... arguments) {
 template <class T>
 template <auto F, class... A>
 auto RRef<T>::rpc_async(A&&... arguments) const {
-  using Traits = FunctionTraits<decltype(F)>;
-  static_assert(Traits::kIsMethod, "name a method of the referenced class");
   std::shared_ptr<Agent> agent = agent_or_throw();
-  OutgoingCall call(*agent, destination(), call_internal::name_of<F>());
-  call_internal::set_function<F>(call);
-  call_internal::add_arguments<Traits>(call, std::forward<A>(arguments)...);
-  return call_internal::start_on<typename Traits::Result>(agent, call, handle_);
+  call_internal::FunctionCall<F, true> call(agent->caller(), destination(), std::forward<A>(arguments)...);
+  return call_internal::start_on<typename decltype(call)::Result>(agent, call, handle_);
 }
 
 template <class T>
 template <auto F, class... A>
 auto RRef<T>::rpc_sync(A&&... arguments) const {
-  using Traits = FunctionTraits<decltype(F)>;
-  static_assert(Traits::kIsMethod, "name a method of the referenced class");
   std::shared_ptr<Agent> agent = agent_or_throw();
-  OutgoingCall call(*agent, destination(), call_internal::name_of<F>());
-  call_internal::set_function<F>(call);
-  call_internal::add_arguments<Traits>(call, std::forward<A>(arguments)...);
-  return call_internal::wait_borrowed<typename Traits::Result>(agent, call, handle_.get());
+  call_internal::FunctionCall<F, true> call(agent->caller(), destination(), std::forward<A>(arguments)...);
+  return call_internal::wait_borrowed<typename decltype(call)::Result>(agent, call, handle_.get());
 }
 
 template <class T>
 template <auto F, class... A>
 auto RRef<T>::remote(A&&... arguments) const {
-  using Traits = FunctionTraits<decltype(F)>;
-  static_assert(Traits::kIsMethod, "name a method of the referenced class");
   std::shared_ptr<Agent> agent = agent_or_throw();
-  OutgoingCall call(*agent, destination(), call_internal::name_of<F>());
-  call_internal::set_function<F>(call);
-  call_internal::add_arguments<Traits>(call, std::forward<A>(arguments)...);
+  call_internal::FunctionCall<F, true> call(agent->caller(), destination(), std::forward<A>(arguments)...);
   call_internal::set_target(call, *handle_);
-  return call_internal::start_remote<ValueOf<typename Traits::Result>>(agent, call, call.to(), handle_);
+  return call_internal::start_remote<ValueOf<typename decltype(call)::Result>>(agent, call, handle_);
 }
 
 template <class T>
 template <class R, class C, class... A>
 Future<R> RRef<T>::rpc_async(const C& callee, A&&... arguments) const {
   std::shared_ptr<Agent> agent = agent_or_throw();
-  OutgoingCall call(*agent, destination(), callee_name(callee));
-  prepare_call(call, callee, std::forward<A>(arguments)...);
+  call_internal::NamedCall call(agent->caller(), destination(), callee, std::forward<A>(arguments)...);
   return call_internal::start_on<R>(agent, call, handle_);
 }
 
@@ -159,8 +132,7 @@ template <class T>
 template <class R, class C, class... A>
 R RRef<T>::rpc_sync(const C& callee, A&&... arguments) const {
   std::shared_ptr<Agent> agent = agent_or_throw();
-  OutgoingCall call(*agent, destination(), callee_name(callee));
-  prepare_call(call, callee, std::forward<A>(arguments)...);
+  call_internal::NamedCall call(agent->caller(), destination(), callee, std::forward<A>(arguments)...);
   return call_internal::wait_borrowed<R>(agent, call, handle_.get());
 }
 
@@ -168,10 +140,9 @@ template <class T>
 template <class R, class C, class... A>
 RRef<R> RRef<T>::remote(const C& callee, A&&... arguments) const {
   std::shared_ptr<Agent> agent = agent_or_throw();
-  OutgoingCall call(*agent, destination(), callee_name(callee));
-  prepare_call(call, callee, std::forward<A>(arguments)...);
+  call_internal::NamedCall call(agent->caller(), destination(), callee, std::forward<A>(arguments)...);
   call_internal::set_target(call, *handle_);
-  return call_internal::start_remote<R>(agent, call, call.to(), handle_);
+  return call_internal::start_remote<R>(agent, call, handle_);
 }
 
 template <class T>
@@ -198,7 +169,7 @@ Future<T> RRef<T>::to_here_async() const {
                         });
     return promise.future();
   }
-  OutgoingCall call(*agent, destination(), "to_here");
+  OutgoingCall call(agent->caller(), destination(), "to_here");
   call.request().set_fetch(true);
   return call_internal::start_on<T>(agent, call, handle_);
 }

@@ -1,6 +1,5 @@
 #include "gradwire/rpc/agent.h"
 
-#include <algorithm>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
@@ -46,8 +45,8 @@ std::shared_ptr<Agent> Agent::start(const std::string& name, int rank, int world
   agent->impl_ = std::make_unique<AgentImpl>(*agent, std::move(options));
   for (ExtensionFactory factory : factories()) {
     std::unique_ptr<AgentExtension> extension = factory(*agent);
-    if (GraphHook* hook = extension->graph_hook()) agent->impl_->graph_hook = hook;
-    agent->impl_->extensions.push_back(std::move(extension));
+    if (GraphHook* hook = extension->graph_hook()) agent->impl_->runtime.graph_hook = hook;
+    agent->impl_->runtime.extensions.push_back(std::move(extension));
   }
   throw_if_error(agent->impl_->start(name, rank, world_size));
   // The agent's own threads hold it too while they work for it; its end must come on the thread of its owner,
@@ -90,7 +89,7 @@ std::vector<WorkerInfo> Agent::get_worker_infos() const {
   std::vector<WorkerInfo> infos;
   // An open group has no places that stay behind.
   const std::vector<Worker> workers =
-      impl_->world_size == 0 ? impl_->peers->live_workers() : impl_->peers->workers();
+      impl_->membership->is_open() ? impl_->peers->live_workers() : impl_->peers->workers();
   for (const Worker& worker : workers) infos.push_back(worker.info());
   return infos;
 }
@@ -101,14 +100,12 @@ WorkerState Agent::worker_state(const std::string& name) const {
 
 std::shared_ptr<void> Agent::on_worker_change(
     std::function<void(const WorkerInfo& worker, WorkerState state)> callback) {
-  return impl_->changes->subscribe(std::move(callback));
+  return impl_->membership->changes().subscribe(std::move(callback));
 }
 
 WorkerInfo Agent::wait_for_worker(const std::string& name, absl::Duration timeout) {
-  return value_or_throw(impl_->wait_for_worker(name, timeout));
+  return value_or_throw(impl_->membership->wait_for_worker(name, timeout));
 }
-
-void Agent::on_accused(uint64_t incarnation) { impl_->on_accused(incarnation); }
 
 void Agent::shutdown(bool graceful, absl::Duration timeout) {
   throw_if_error(impl_->shut_down(graceful, timeout));
@@ -116,69 +113,21 @@ void Agent::shutdown(bool graceful, absl::Duration timeout) {
 
 AgentStatistics Agent::statistics() const {
   AgentStatistics statistics;
-  statistics.calls_made = impl_->calls_made.load();
-  statistics.calls_failed = impl_->calls_failed.load();
-  statistics.calls_repeated = impl_->calls_repeated.load();
-  statistics.calls_served = impl_->server->served();
+  impl_->caller->count(statistics);
+  statistics.calls_served = impl_->server->calls().served();
   statistics.bytes_sent = impl_->peers->bytes_sent();
   statistics.bytes_received = impl_->peers->bytes_received();
-  statistics.call_p50 = impl_->latencies.quantile(0.5);
-  statistics.call_p99 = impl_->latencies.quantile(0.99);
-  statistics.late_answers = impl_->late_answers.load();
   return statistics;
 }
 
 AgentTables Agent::tables() const {
   AgentTables tables;
-  tables.pending_calls = impl_->pending.size();
-  tables.open_requests = impl_->request_ids.size();
-  impl_->server->count(tables);
+  impl_->caller->count(tables);
+  impl_->server->calls().count(tables);
   impl_->rrefs->count(tables);
   impl_->peers->count(tables);
-  impl_->count_membership(tables);
+  impl_->membership->count(tables);
   return tables;
-}
-
-const Worker& Agent::self() const { return impl_->self; }
-
-absl::StatusOr<Worker> Agent::find_worker(const Destination& destination) const {
-  GRADWIRE_ASSIGN_OR_RETURN(std::shared_ptr<Peer> peer, impl_->find(destination));
-  return peer->worker;
-}
-
-absl::StatusOr<Worker> Agent::find_worker_by_incarnation(uint64_t incarnation) const {
-  return impl_->peers->find_by_incarnation(incarnation);
-}
-
-absl::Status Agent::worker_status(const Worker& worker) const { return impl_->peers->status(worker); }
-
-Id Agent::next_id() { return {impl_->self.incarnation, impl_->next_id.fetch_add(1)}; }
-
-const std::shared_ptr<ThreadPool>& Agent::executor() const { return impl_->executor; }
-TimerQueue& Agent::timers() const { return *impl_->timers; }
-RRefService& Agent::rrefs() const { return *impl_->rrefs; }
-const std::vector<std::unique_ptr<AgentExtension>>& Agent::extensions() const { return impl_->extensions; }
-GraphHook* Agent::graph_hook() const { return impl_->graph_hook; }
-
-bool Agent::serves_on_arrival(uint32_t service) const {
-  return std::any_of(impl_->extensions.begin(), impl_->extensions.end(), [service](const auto& extension) {
-    return extension->serves(service) && extension->serves_on_arrival(service);
-  });
-}
-
-void Agent::serve_service(ServiceCall call) {
-  if (call.service == kPing) {
-    call.reply(ServiceReply());
-    return;
-  }
-  for (const auto& extension : impl_->extensions) {
-    if (extension->serves(call.service)) {
-      extension->serve(std::move(call));
-      return;
-    }
-  }
-  call.reply(absl::NotFoundError(
-      absl::StrCat("service ", call.service, " is not linked into worker \"", impl_->self.name, "\"")));
 }
 
 }  // namespace gradwire::rpc

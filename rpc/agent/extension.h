@@ -24,6 +24,14 @@ struct ServiceReply {
   bool late = false;
 };
 
+// How a message to a counterpart is sent.
+struct ServiceOptions {
+  absl::Time deadline = absl::InfiniteFuture();  // On Clock::system().
+  // Sent again, on a new connection, when the old one broke before the answer, until the worker is lost.
+  // For messages that may arrive twice.
+  bool repeat = false;
+};
+
 // A message of a layer above to its counterpart on another worker, to be answered exactly once.
 struct ServiceCall {
   Worker from;

@@ -7,7 +7,6 @@
 #include "gradwire/base/error.h"
 #include "gradwire/base/process/crash_handler.h"
 #include "gradwire/codec/codec_containers.h"
-#include "gradwire/rpc/agent.h"
 #include "gradwire/rpc/agent/current_agent.h"
 #include "gradwire/rpc/call_context.h"
 #include "gradwire/rpc/callee/registry.h"
@@ -20,43 +19,28 @@ namespace {
 // The call whose callee the calling thread runs.
 thread_local const ServedCall* running = nullptr;
 
+// A method must be called on an object of its class.
+absl::Status check_object(const Callee& method, const TypeOps* type) {
+  if (type == nullptr)
+    return absl::InvalidArgumentError(absl::StrCat("\"", method.name, "\" was called without an object"));
+  if (method.object_type != type->name()) {
+    return absl::InvalidArgumentError(absl::StrCat("\"", method.name, "\" was called on an object of type ",
+                                                   type->name(), ", it belongs to ", method.object_type));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
-absl::Time deadline_of(const proto::Request& request, absl::Time arrived) {
-  return request.timeout_us() <= 0 ? absl::InfiniteFuture()
-                                   : arrived + absl::Microseconds(request.timeout_us());
-}
-
-std::string callee_of(const proto::Request& request) {
-  switch (request.callee_case()) {
-    case proto::Request::kFunction:
-      return request.function();
-    case proto::Request::kMethod:
-      return request.method();
-    case proto::Request::kConstructor:
-      return request.constructor();
-    case proto::Request::kOperator:
-      return request.operator_();
-    case proto::Request::kScript:
-      return request.script();
-    case proto::Request::kFetch:
-      return "to_here";
-    default:
-      return "nothing";
-  }
-}
-
-ServedCall::ServedCall(Parts parts)
-    : parts_(std::move(parts)),
-      deadline_(deadline_of(request(), parts_.arrived)),
-      executor_(parts_.agent->executor()),
-      callee_(callee_of(request())) {
-  look_up();
-}
-
-void ServedCall::look_up() {
+ServedCall::ServedCall(const Parts& parts, std::shared_ptr<Agent> agent, IncomingCall incoming)
+    : agent_(std::move(agent)),
+      parts_(parts),
+      incoming_(std::move(incoming)),
+      executor_(parts.runtime.executor),
+      callee_(callee_of(incoming_.request())) {
+  const proto::Request& request = incoming_.request();
   CalleeCost* cost = nullptr;
-  switch (request().callee_case()) {
+  switch (request.callee_case()) {
     case proto::Request::kMethod:
       kind_ = CalleeKind::kMethod;
       break;
@@ -69,18 +53,18 @@ void ServedCall::look_up() {
       cost = operator_cost(callee_);
       break;
     case proto::Request::kFetch:
-      cost = &parts_.server->fetch_cost_;
+      cost = &parts_.fetch_cost;
       break;
     default:
       break;
   }
-  if (request().has_function() || request().has_method() || request().has_constructor()) {
+  if (request.has_function() || request.has_method() || request.has_constructor()) {
     registered_ = Registry::instance().find(kind_, callee_);
     if (registered_ != nullptr) cost = registered_->cost;
   }
   if (cost == nullptr) return;
   std::size_t bytes = 0;
-  for (const transport::Buffer& buffer : parts_.buffers) bytes += buffer.size();
+  for (const transport::Buffer& buffer : incoming_.buffers) bytes += buffer.size();
   cost_ = cost->of(bytes);
 }
 
@@ -90,15 +74,15 @@ ServedCall::~ServedCall() {
 }
 
 void ServedCall::run() {
-  CurrentAgent::Scope agent_scope(parts_.agent);
+  CurrentAgent::Scope agent_scope(agent_);
   ExecutionSlot<CallContext>::Scope call_scope(
-      std::make_shared<CallContext>(parts_.from, deadline_, parts_.token));
-  const ServingScope serving(agent().self().name, callee_, parts_.from.name);
+      std::make_shared<CallContext>(incoming_.from, incoming_.deadline, incoming_.token));
+  const ServingScope serving(parts_.runtime.self.name, callee_, incoming_.from.name);
   const ServedCall* const outer = std::exchange(running, this);
   // Nobody waits any more: do not begin.
-  if (absl::Status gone = parts_.token.reason(); !gone.ok()) {
+  if (absl::Status gone = incoming_.token.reason(); !gone.ok()) {
     fail(gone);
-  } else if (deadline_ != absl::InfiniteFuture() && Clock::system().now() >= deadline_) {
+  } else if (incoming_.deadline != absl::InfiniteFuture() && Clock::system().now() >= incoming_.deadline) {
     fail(absl::DeadlineExceededError(
         absl::StrCat("\"", callee_, "\" had to wait for its turn until its time was up")));
   } else {
@@ -108,15 +92,15 @@ void ServedCall::run() {
 }
 
 void ServedCall::decode_and_serve() {
-  arguments_.payload = {parts_.envelope, &request().arguments()};
-  arguments_.references = std::move(parts_.references);
+  arguments_.payload = {incoming_.envelope, &incoming_.request().arguments()};
+  arguments_.references = std::move(incoming_.references);
   if (arguments_.payload->tensors_size() > 0) {
     if (tensor_backend() == nullptr) {
       fail(absl::InvalidArgumentError(
           absl::StrCat("\"", callee_, "\" got a tensor, but this program was linked without libtorch")));
       return;
     }
-    auto tensors = tensor_backend()->decode(*arguments_.payload, std::move(parts_.buffers));
+    auto tensors = tensor_backend()->decode(*arguments_.payload, std::move(incoming_.buffers));
     if (!tensors.ok()) {
       fail(with_context(tensors.status(), absl::StrCat("the arguments of \"", callee_, "\"")));
       return;
@@ -124,8 +108,8 @@ void ServedCall::decode_and_serve() {
     arguments_.tensors = *std::move(tensors);
   }
   if (arguments_.payload->has_graph()) {
-    absl::Status joined = parts_.agent->graph_hook()->incoming_request(parts_.from, arguments_.tensors.get(),
-                                                                       *arguments_.payload);
+    absl::Status joined = parts_.runtime.graph_hook->incoming_request(
+        incoming_.from, arguments_.tensors.get(), *arguments_.payload);
     if (!joined.ok()) {
       fail(with_context(joined, absl::StrCat("\"", callee_, "\"")));
       return;
@@ -135,14 +119,14 @@ void ServedCall::decode_and_serve() {
 }
 
 void ServedCall::dispatch() {
-  switch (request().callee_case()) {
+  switch (incoming_.request().callee_case()) {
     case proto::Request::kFunction:
     case proto::Request::kMethod:
     case proto::Request::kConstructor:
       break;
     case proto::Request::kOperator:
     case proto::Request::kScript: {
-      const bool is_operator = request().callee_case() == proto::Request::kOperator;
+      const bool is_operator = incoming_.request().callee_case() == proto::Request::kOperator;
       ServeHandler handler = is_operator ? operator_handler() : script_handler();
       if (handler == nullptr) {
         fail(absl::NotFoundError(absl::StrCat("\"", callee_, "\": this program was linked without ",
@@ -169,14 +153,14 @@ void ServedCall::dispatch() {
     return;
   }
   // A constructor's caller does not know its parameter types; the arguments are checked one by one.
-  if (kind_ != CalleeKind::kConstructor && request().signature() != registered_->signature_hash) {
+  if (kind_ != CalleeKind::kConstructor && incoming_.request().signature() != registered_->signature_hash) {
     fail(absl::InvalidArgumentError(absl::StrCat("\"", callee_, "\" has another signature on worker \"",
-                                                 parts_.agent->self().name, "\": ", registered_->signature,
+                                                 parts_.runtime.self.name, "\": ", registered_->signature,
                                                  "; build both programs from the same source")));
     return;
   }
   if (kind_ == CalleeKind::kMethod) {
-    if (absl::Status checked = check_object(*registered_); !checked.ok()) {
+    if (absl::Status checked = check_object(*registered_, target_.type); !checked.ok()) {
       fail(checked);
       return;
     }
@@ -184,46 +168,33 @@ void ServedCall::dispatch() {
   registered_->serve(shared_from_this());
 }
 
-absl::Status ServedCall::check_object(const Callee& callee) const {
-  const TypeOps* type = target_.type;
-  if (type == nullptr)
-    return absl::InvalidArgumentError(absl::StrCat("\"", callee_, "\" was called without an object"));
-  if (callee.object_type != type->name()) {
-    return absl::InvalidArgumentError(absl::StrCat("\"", callee_, "\" was called on an object of type ",
-                                                   type->name(), ", it belongs to ", callee.object_type));
-  }
-  return absl::OkStatus();
-}
-
-bool ServedCall::end() { return !ended_.exchange(true); }
-
 void ServedCall::answer(const proto::Envelope& envelope, std::vector<transport::Buffer> buffers) {
   std::shared_ptr<Link> newest;
-  if (is_repeatable()) newest = parts_.server->end_repeatable(*this, envelope, buffers);
-  Link& link = newest != nullptr ? *newest : *parts_.link;
+  if (incoming_.is_repeatable()) newest = parts_.calls.keep_answer(incoming_, envelope, buffers);
+  Link& link = newest != nullptr ? *newest : *incoming_.link;
   const bool borrows = any_borrowed(buffers);
   absl::StatusOr<uint64_t> ticket = link.send(envelope, std::move(buffers));
   if (!ticket.ok()) {
     // The caller is gone: what the answer carried stays here.
     undo(envelope.response().result());
   } else {
-    parts_.server->rrefs_.sent(envelope.response().result(), parts_.from, link.closed());
+    parts_.rrefs.sent(envelope.response().result(), incoming_.from, link.closed());
     // The value may change from here on; what has not left yet is copied.
     if (borrows) link.capture(*ticket);
   }
-  parts_.server->ended(*this);
+  parts_.calls.end(incoming_);
   if (on_ended_) on_ended_();
 }
 
 void ServedCall::undo(const proto::Payload& result) {
-  parts_.server->rrefs_.undo(result, parts_.from);
-  if (result.has_graph() && parts_.agent->graph_hook() != nullptr) {
-    parts_.agent->graph_hook()->outgoing_failed(parts_.from, result.graph());
+  parts_.rrefs.undo(result, incoming_.from);
+  if (result.has_graph() && parts_.runtime.graph_hook != nullptr) {
+    parts_.runtime.graph_hook->outgoing_failed(incoming_.from, result.graph());
   }
 }
 
 void ServedCall::finish(std::shared_ptr<void> value, const TypeOps* type) {
-  if (!end()) return;
+  if (ended_.exchange(true)) return;
   if (running == this) {
     finish_in_state(std::move(value), type);
   } else {
@@ -235,11 +206,11 @@ void ServedCall::finish(std::shared_ptr<void> value, const TypeOps* type) {
 void ServedCall::finish_in_state(std::shared_ptr<void> value, const TypeOps* type) {
   EnvelopeBox envelope;
   proto::Response& response = *envelope->mutable_response();
-  response.set_call_id(request().call_id());
+  response.set_call_id(incoming_.request().call_id());
   std::vector<transport::Buffer> buffers;
-  if (is_remote()) {
-    parts_.server->rrefs_.set_value(from_proto(request().result_rref()),
-                                    RRefService::Owned{std::move(value), type, nullptr});
+  if (incoming_.is_remote()) {
+    parts_.rrefs.set_value(from_proto(incoming_.request().result_rref()),
+                           RRefService::Owned{std::move(value), type, nullptr});
   } else {
     absl::Status encoded;
     try {
@@ -252,7 +223,7 @@ void ServedCall::finish_in_state(std::shared_ptr<void> value, const TypeOps* typ
       response.clear_result();
       buffers.clear();
       status_to_proto(with_worker(with_context(encoded, absl::StrCat("the result of \"", callee_, "\"")),
-                                  agent().self().name),
+                                  parts_.runtime.self.name),
                       *response.mutable_status());
     }
   }
@@ -266,27 +237,27 @@ absl::Status ServedCall::encode_result(std::shared_ptr<void> value, const TypeOp
         absl::StrCat("a ", type->name(), " cannot travel: it has no Codec; keep it here with remote()"));
   }
   proto::Payload& payload = *response.mutable_result();
-  LazyReferences references(parts_.server->rrefs_, /*is_answer=*/true);
-  references.set_receiver(parts_.from);
+  LazyReferences references(parts_.rrefs, /*is_answer=*/true);
+  references.set_receiver(incoming_.from);
   Encoder encoder(payload, &references);
   GRADWIRE_RETURN_IF_ERROR(type->encode(value.get(), encoder, *payload.add_values()));
   value.reset();
   std::unique_ptr<TensorSet> tensors = encoder.take_tensors();
-  if (GraphHook* hook = parts_.agent->graph_hook()) {
-    GRADWIRE_RETURN_IF_ERROR(hook->outgoing_answer(parts_.from, tensors.get(), payload));
+  if (GraphHook* hook = parts_.runtime.graph_hook) {
+    GRADWIRE_RETURN_IF_ERROR(hook->outgoing_answer(incoming_.from, tensors.get(), payload));
   }
   if (tensors == nullptr) return absl::OkStatus();
-  const TensorSharing sharing = is_repeatable() ? TensorSharing::kCapture : TensorSharing::kBorrow;
+  const TensorSharing sharing = incoming_.is_repeatable() ? TensorSharing::kCapture : TensorSharing::kBorrow;
   return tensor_backend()->encode(*tensors, sharing, payload, buffers);
 }
 
 void ServedCall::fail(absl::Status status) {
-  if (!end()) return;
-  status = with_worker(std::move(status), agent().self().name);
-  if (is_remote()) parts_.server->rrefs_.set_value(from_proto(request().result_rref()), status);
+  if (ended_.exchange(true)) return;
+  status = with_worker(std::move(status), parts_.runtime.self.name);
+  if (incoming_.is_remote()) parts_.rrefs.set_value(from_proto(incoming_.request().result_rref()), status);
   proto::Envelope envelope;
   proto::Response& response = *envelope.mutable_response();
-  response.set_call_id(request().call_id());
+  response.set_call_id(incoming_.request().call_id());
   status_to_proto(status, *response.mutable_status());
   answer(envelope, {});
 }

@@ -7,9 +7,6 @@
 #include "gradwire/base/error.h"
 #include "gradwire/codec/codec_containers.h"
 #include "gradwire/codec/id.h"
-#include "gradwire/rpc/agent.h"
-#include "gradwire/rpc/agent/agent_impl.h"
-#include "gradwire/rpc/callee/served_call.h"
 #include "gradwire/rpc/caller/answer_by.h"
 #include "gradwire/rpc/link/link.h"
 #include "gradwire/rpc/rref/service.h"
@@ -21,16 +18,26 @@ namespace {
 // be waiting for the next one in a way that nobody sees.
 constexpr absl::Duration kStartTime = absl::Milliseconds(200);
 
+absl::Status check_repeatable(const proto::Request& request) {
+  if (request.has_result_rref() || request.order_key() != 0 || request.arguments().references_size() > 0 ||
+      request.arguments().has_graph()) {
+    return absl::InvalidArgumentError(
+        "a call that is ordered, leaves its result here, carries references or belongs to an autograd "
+        "context cannot "
+        "be repeated");
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
-Server::Server(Agent& agent, RRefService& rrefs, std::shared_ptr<ThreadPool> executor,
-               const RetryOptions& retry)
-    : agent_(agent), rrefs_(rrefs), executor_(std::move(executor)), retry_(retry), repeats_(retry) {}
+Server::Server(AgentRuntime& runtime, RRefService& rrefs)
+    : runtime_(runtime), rrefs_(rrefs), calls_(runtime), parts_{runtime, rrefs, calls_, fetch_cost_} {}
 
 void Server::refuse(Link& link, uint64_t call_id, const absl::Status& status) {
   proto::Envelope envelope;
   envelope.mutable_response()->set_call_id(call_id);
-  status_to_proto(with_worker(status, agent_.self().name), *envelope.mutable_response()->mutable_status());
+  status_to_proto(with_worker(status, runtime_.self.name), *envelope.mutable_response()->mutable_status());
   (void)link.send(envelope, {});
 }
 
@@ -43,7 +50,8 @@ void Server::on_request(const Worker& from, const std::shared_ptr<Link>& link, E
   const absl::Time arrived = Clock::system().now();
   const proto::Request& request = (*envelope)->request();
   const uint64_t call_id = request.call_id();
-  std::shared_ptr<Agent> agent = agent_.weak_from_this().lock();
+  const absl::Time deadline = deadline_of(request, arrived);
+  std::shared_ptr<Agent> agent = runtime_.agent.lock();
   if (agent == nullptr) return;
 
   const Id result = from_proto(request.result_rref());
@@ -65,37 +73,27 @@ void Server::on_request(const Worker& from, const std::shared_ptr<Link>& link, E
     return;
   }
   CancellationSource source;
+  IncomingCall incoming = {
+      from,    link,    std::move(envelope), std::move(buffers), *std::move(references), source.token(),
+      arrived, deadline};
   absl::Status stopped;
-  if (request.request_id() != 0) {
-    if (!arrive(from, link, request, arrived, source, stopped)) return;
-  } else {
-    MutexLock lock(mutex_);
-    stopped = stopped_;
-    // A second request with the number of one that runs can only be a repetition.
-    if (stopped.ok() && !calls_
-                             .try_emplace({link->number(), call_id},
-                                          Running{source, nullptr, &request, from.incarnation, arrived})
-                             .second)
-      return;
-  }
-  auto call = std::make_shared<ServedCall>(
-      ServedCall::Parts{this, std::move(agent), from, link, std::move(envelope), std::move(buffers),
-                        *std::move(references), source.token(), arrived});
+  if (!calls_.begin(incoming, source, stopped)) return;
+  auto call = std::make_shared<ServedCall>(parts_, std::move(agent), std::move(incoming));
   if (!stopped.ok()) {
     call->fail(stopped);
     return;
   }
-  if (call->request().has_result_rref()) {
-    rrefs_.begin_value(result, from_proto(call->request().result_fork()), from);
+  if (call->incoming().request().has_result_rref()) {
+    rrefs_.begin_value(result, from_proto(call->incoming().request().result_fork()), from);
   }
-  if (!call->request().has_target()) {
+  if (!call->incoming().request().has_target()) {
     admit(std::move(call), nullptr);
     return;
   }
   // Found at once in the usual case, so that calls on an object queue in the order in which they arrived.
-  rrefs_.find(from_proto(call->request().target()), call->deadline(),
+  rrefs_.find(from_proto(call->incoming().request().target()), call->incoming().deadline,
               [this, call](absl::StatusOr<RRefService::Owned> target) mutable {
-                if (!call->stop_waiting()) return;
+                if (!call->search().take()) return;
                 if (!target.ok()) {
                   call->fail(with_context(target.status(), absl::StrCat("\"", call->callee(), "\"")));
                   return;
@@ -105,11 +103,11 @@ void Server::on_request(const Worker& from, const std::shared_ptr<Link>& link, E
                 admit(std::move(call), strand);
               });
   // It may never come, and nobody may want it any more.
-  if (call->waits()) {
+  if (!call->search().taken()) {
     // The token keeps this: it must not keep the token.
     source.token().on_cancelled([weak = call->weak_from_this()] {
       std::shared_ptr<ServedCall> waiting = weak.lock();
-      if (waiting != nullptr && waiting->stop_waiting()) waiting->fail(waiting->token().reason());
+      if (waiting != nullptr && waiting->search().take()) waiting->fail(waiting->incoming().token.reason());
     });
   }
 }
@@ -117,11 +115,11 @@ void Server::on_request(const Worker& from, const std::shared_ptr<Link>& link, E
 // Before it queues: a call that waits at the gate of its context must not hold the turn of one that has
 // passed it.
 void Server::admit(std::shared_ptr<ServedCall> call, std::shared_ptr<Strand> object_strand) {
-  if (!call->request().arguments().has_graph()) {
+  if (!call->incoming().request().arguments().has_graph()) {
     enqueue(std::move(call), object_strand);
     return;
   }
-  GraphHook* hook = agent_.graph_hook();
+  GraphHook* hook = runtime_.graph_hook;
   if (hook == nullptr) {
     call->fail(absl::FailedPreconditionError(absl::StrCat(
         "\"", call->callee(),
@@ -129,8 +127,8 @@ void Server::admit(std::shared_ptr<ServedCall> call, std::shared_ptr<Strand> obj
     return;
   }
   // A copy: the call may have begun to run before admit() returns.
-  const proto::Graph graph = call->request().arguments().graph();
-  hook->admit(call->from(), graph, answer_by(call->arrived(), call->deadline()),
+  const proto::Graph graph = call->incoming().request().arguments().graph();
+  hook->admit(call->incoming().from, graph, answer_by(call->incoming().arrived, call->incoming().deadline),
               [this, call, object_strand = std::move(object_strand)](absl::Status status) {
                 if (status.ok()) {
                   enqueue(call, object_strand);
@@ -145,45 +143,45 @@ void Server::enqueue(std::shared_ptr<ServedCall> call, const std::shared_ptr<Str
     enqueue_serial(call, object_strand);
     return;
   }
-  if (call->request().order_key() != 0) {
-    order_strand(call->from(), call->request().order_key())
+  if (call->incoming().request().order_key() != 0) {
+    order_strand(call->incoming().from, call->incoming().request().order_key())
         ->post([this, call = std::move(call)](Strand::Next next) {
           // Started is what was promised, not finished: the next may start when this one returns, waits, or
           // has run for a while.
           auto once = std::make_shared<Strand::Next>(std::move(next));
           const uint64_t timer =
-              agent_.timers().schedule(agent_.timers().clock().now() + kStartTime, [once] { (*once)(); });
+              runtime_.timers->schedule(runtime_.timers->clock().now() + kStartTime, [once] { (*once)(); });
           BlockingListener listener = [once] { (*once)(); };
           BlockingListener* previous = set_blocking_listener(&listener);
           call->run();
           set_blocking_listener(previous);
-          agent_.timers().cancel(timer);
+          runtime_.timers->cancel(timer);
           (*once)();
         });
     return;
   }
   TaskCost* const cost = call->cost();
-  executor_->post_clean([call = std::move(call)] { call->run(); }, cost);
+  runtime_.executor->post_clean([call = std::move(call)] { call->run(); }, cost);
 }
 
 void Server::enqueue_serial(const std::shared_ptr<ServedCall>& call, const std::shared_ptr<Strand>& strand) {
   const bool started = strand->post([this, call, strand = strand.get()](Strand::Next next) {
-    if (!call->take_turn()) {
+    if (!call->turn().take()) {
       next();
       return;
     }
-    if (const uint64_t timer = call->turn_timer(); timer != 0) agent_.timers().cancel(timer);
+    if (const uint64_t timer = call->turn().timer(); timer != 0) runtime_.timers->cancel(timer);
     strand->set_holder(call);
     // The next method starts when this one's Future, if it returned one, has completed.
     call->on_ended(std::move(next));
     call->run();
   });
-  if (started || call->deadline() == absl::InfiniteFuture()) return;
-  const absl::Time until = answer_by(agent_.timers().clock().now(), call->deadline());
-  const uint64_t timer = agent_.timers().schedule(
+  if (started || call->incoming().deadline == absl::InfiniteFuture()) return;
+  const absl::Time until = answer_by(runtime_.timers->clock().now(), call->incoming().deadline);
+  const uint64_t timer = runtime_.timers->schedule(
       until, [weak = std::weak_ptr<ServedCall>(call), strand = std::weak_ptr<Strand>(strand)] {
         const std::shared_ptr<ServedCall> waiting = weak.lock();
-        if (waiting == nullptr || !waiting->take_turn()) return;
+        if (waiting == nullptr || !waiting->turn().take()) return;
         const std::shared_ptr<Strand> queue = strand.lock();
         const auto runs =
             std::static_pointer_cast<const ServedCall>(queue == nullptr ? nullptr : queue->holder());
@@ -191,11 +189,11 @@ void Server::enqueue_serial(const std::shared_ptr<ServedCall>& call, const std::
             absl::StrCat("\"", waiting->callee(), "\" waited in vain for its turn on a serial object",
                          runs == nullptr ? ""
                                          : absl::StrCat(": \"", runs->callee(), "\", called by worker \"",
-                                                        runs->from().name, "\", has not ended"))));
+                                                        runs->incoming().from.name, "\", has not ended"))));
       });
-  call->set_turn_timer(timer);
+  call->turn().set_timer(timer);
   // Its turn may have come before the timer was known.
-  if (call->had_turn()) agent_.timers().cancel(timer);
+  if (call->turn().taken()) runtime_.timers->cancel(timer);
 }
 
 std::shared_ptr<Strand> Server::order_strand(const Worker& from, uint64_t key) {
@@ -203,7 +201,7 @@ std::shared_ptr<Strand> Server::order_strand(const Worker& from, uint64_t key) {
   std::weak_ptr<Strand>& slot = strands_[{from.incarnation, key}];
   std::shared_ptr<Strand> strand = slot.lock();
   if (strand == nullptr) {
-    strand = std::make_shared<Strand>(executor_);
+    strand = std::make_shared<Strand>(runtime_.executor);
     slot = strand;
     // Callers' threads come and go: forget the strands that nobody uses any more.
     if (strands_.size() > 1024) {
@@ -211,84 +209,6 @@ std::shared_ptr<Strand> Server::order_strand(const Worker& from, uint64_t key) {
     }
   }
   return strand;
-}
-
-void Server::cancel(const Worker& from, uint64_t link, uint64_t call_id, const absl::Status& reason) {
-  absl::optional<CancellationSource> source;
-  {
-    MutexLock lock(mutex_);
-    auto found = calls_.find({link, call_id});
-    if (found == calls_.end()) found = find_orphan_locked(from, call_id);
-    if (found != calls_.end()) source = found->second.source;
-  }
-  if (source) source->cancel(reason);
-}
-
-void Server::cancel_link(uint64_t link, const absl::Status& reason, bool caller_is_lost) {
-  std::vector<CancellationSource> sources;
-  {
-    MutexLock lock(mutex_);
-    for (auto& [key, running] : calls_) {
-      if (key.first != link) continue;
-      if (running.repeatable == nullptr || caller_is_lost) {
-        sources.push_back(running.source);
-      } else {
-        orphan_locked(key, running);
-      }
-    }
-  }
-  for (const CancellationSource& source : sources) source.cancel(reason);
-}
-
-void Server::stop(const absl::Status& reason) {
-  std::vector<CancellationSource> sources;
-  std::vector<Deduplicator::Answer> dropped;
-  {
-    MutexLock lock(mutex_);
-    if (!stopped_.ok()) return;
-    stopped_ = reason;
-    for (const auto& [key, running] : calls_) sources.push_back(running.source);
-    repeats_.clear();
-    dropped = repeats_.take_dropped();
-  }
-  for (const CancellationSource& source : sources) source.cancel(reason);
-}
-
-void Server::ended(const ServedCall& call) {
-  served_.fetch_add(1, std::memory_order_relaxed);
-  MutexLock lock(mutex_);
-  if (call.is_repeatable()) {
-    --answers_under_way_;
-  } else {
-    calls_.erase({call.link().number(), call.request().call_id()});
-  }
-}
-
-std::vector<std::string> Server::running_callees() const {
-  std::vector<std::string> callees;
-  {
-    MutexLock lock(mutex_);
-    for (const auto& [key, running] : calls_) {
-      callees.push_back(absl::StrCat("\"", callee_of(*running.request), "\""));
-    }
-  }
-  std::sort(callees.begin(), callees.end());
-  callees.erase(std::unique(callees.begin(), callees.end()), callees.end());
-  return callees;
-}
-
-std::vector<Server::CallUnderWay> Server::calls_under_way() const {
-  std::vector<CallUnderWay> calls;
-  MutexLock lock(mutex_);
-  for (const auto& [key, running] : calls_) {
-    calls.push_back({callee_of(*running.request), running.caller, running.since});
-  }
-  return calls;
-}
-
-std::size_t Server::under_way() const {
-  MutexLock lock(mutex_);
-  return calls_.size() + answers_under_way_;
 }
 
 }  // namespace gradwire::rpc

@@ -1,14 +1,14 @@
 #include <atomic>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "gradwire/base/clock.h"
 #include "gradwire/base/error.h"
 #include "gradwire/codec/codec_containers.h"
-#include "gradwire/rpc/agent.h"
-#include "gradwire/rpc/agent/agent_impl.h"
-#include "gradwire/rpc/callee/served_call.h"
+#include "gradwire/rpc/agent/current_agent.h"
 #include "gradwire/rpc/callee/server.h"
 #include "gradwire/rpc/link/link.h"
+#include "gradwire/rpc/rref/service.h"
 
 // How a server answers the messages of the framework itself.
 namespace gradwire::rpc {
@@ -38,16 +38,14 @@ class Server::ServiceAnswer {
       response.clear_body();
       response.clear_result();
       buffers.clear();
-      status_to_proto(with_worker(reply.status(), agent_->self().name), *response.mutable_status());
+      status_to_proto(with_worker(reply.status(), server_.runtime_.self.name), *response.mutable_status());
     }
-    server_.served_.fetch_add(1, std::memory_order_relaxed);
     if (reply.ok() && reply->late && buffers.empty()) {
       link_->send_late(out);
     } else {
       (void)link_->send(out, std::move(buffers));
     }
-    MutexLock lock(server_.mutex_);
-    --server_.answers_under_way_;
+    server_.calls_.end_service();
   }
 
  private:
@@ -61,13 +59,8 @@ class Server::ServiceAnswer {
 
 void Server::serve_service(const Worker& from, const std::shared_ptr<Link>& link, EnvelopePtr envelope,
                            std::vector<transport::Buffer> buffers) {
-  std::shared_ptr<Agent> agent = agent_.weak_from_this().lock();
-  if (agent == nullptr) return;
-  {
-    MutexLock lock(mutex_);
-    if (!stopped_.ok()) return;
-    ++answers_under_way_;
-  }
+  std::shared_ptr<Agent> agent = runtime_.agent.lock();
+  if (agent == nullptr || !calls_.begin_service()) return;
   auto answer = std::make_shared<ServiceAnswer>(*this, agent, link, (*envelope)->request().call_id());
   if (const proto::Service& service = (*envelope)->request().service();
       RRefService::serves(service.number())) {
@@ -80,19 +73,21 @@ void Server::serve_service(const Worker& from, const std::shared_ptr<Link>& link
     rrefs_.serve(call);
     return;
   }
-  if (agent_.serves_on_arrival((*envelope)->request().service().number())) {
-    read_service(from, **envelope, std::move(buffers), std::move(answer));
+  const uint32_t number = (*envelope)->request().service().number();
+  AgentExtension* const layer = runtime_.extension_for(number);
+  if (layer != nullptr && layer->serves_on_arrival(number)) {
+    read_service(layer, from, **envelope, std::move(buffers), std::move(answer));
     return;
   }
-  Executor::Task task = [this, agent = std::move(agent), from, envelope = std::move(envelope),
+  Executor::Task task = [this, layer, agent = std::move(agent), from, envelope = std::move(envelope),
                          buffers = std::move(buffers), answer = std::move(answer)]() mutable {
-    AgentGuard guard(agent);
-    read_service(from, **envelope, std::move(buffers), std::move(answer));
+    CurrentAgent::Scope scope(agent);
+    read_service(layer, from, **envelope, std::move(buffers), std::move(answer));
   };
-  executor_->post_clean(task, service_cost_.of(0));
+  runtime_.executor->post_clean(task, service_cost_.of(0));
 }
 
-void Server::read_service(const Worker& from, const proto::Envelope& envelope,
+void Server::read_service(AgentExtension* layer, const Worker& from, const proto::Envelope& envelope,
                           std::vector<transport::Buffer> buffers, std::shared_ptr<ServiceAnswer> answer) {
   const proto::Request& request = envelope.request();
   ServiceCall call;
@@ -115,7 +110,14 @@ void Server::read_service(const Worker& from, const proto::Envelope& envelope,
     }
     call.tensors = *std::move(tensors);
   }
-  agent_.serve_service(std::move(call));
+  if (call.service == kPing) {
+    call.reply(ServiceReply());
+  } else if (layer != nullptr) {
+    layer->serve(std::move(call));
+  } else {
+    call.reply(absl::NotFoundError(
+        absl::StrCat("service ", call.service, " is not linked into worker \"", runtime_.self.name, "\"")));
+  }
 }
 
 }  // namespace gradwire::rpc

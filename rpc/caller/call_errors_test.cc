@@ -46,10 +46,10 @@ Error error_of(const std::function<void()>& action) {
 
 // A call as a program built from other sources would make it.
 absl::Status raw_call(Agent& agent, const std::string& to, const std::function<void(proto::Request&)>& fill) {
-  OutgoingCall call(agent, to, "raw");
+  OutgoingCall call(agent.caller(), to, "raw");
   fill(call.request());
   Promise<void> done;
-  agent.send_call(call, [done](absl::StatusOr<IncomingPayload> in) { done.set_result(in.status()); });
+  call.send([done](absl::StatusOr<IncomingPayload> in) { done.set_result(in.status()); });
   return done.future().result();
 }
 

@@ -236,13 +236,13 @@ TEST(CallLifetime, AnswerToACancelledCallIsDroppedAndCounted) {
 // A repeatable request as no honest agent makes it.
 absl::Status raw_repeatable(Agent& agent, absl::Duration timeout,
                             const std::function<void(proto::Request&)>& fill) {
-  OutgoingCall call(agent, Destination("worker1").with_timeout(timeout), "raw");
+  OutgoingCall call(agent.caller(), Destination("worker1").with_timeout(timeout), "raw");
   call.request().set_function(callee_of_function<&one>->name);
   call.request().set_signature(callee_of_function<&one>->signature_hash);
   call.request().set_request_id(7);
   fill(call.request());
   Promise<void> done;
-  agent.send_call(call, [done](absl::StatusOr<IncomingPayload> in) { done.set_result(in.status()); });
+  call.send([done](absl::StatusOr<IncomingPayload> in) { done.set_result(in.status()); });
   return done.future().result();
 }
 

@@ -10,6 +10,7 @@
 #include "gradwire/codec/function_traits.h"
 #include "gradwire/rpc/agent.h"
 #include "gradwire/rpc/caller/argument_types.h"
+#include "gradwire/rpc/caller/caller.h"
 #include "gradwire/rpc/caller/outgoing_call.h"
 #include "gradwire/rpc/constructor.h"
 #include "gradwire/rpc/registration.h"
@@ -24,54 +25,53 @@ template <class R>
 Future<R> start(const std::shared_ptr<Agent>& agent, OutgoingCall& call, uint64_t* id = nullptr) {
   Promise<R> promise(agent->executor());
   std::weak_ptr<Agent> weak = agent->weak_from_this();
-  const uint64_t call_id =
-      agent->send_call(call, [promise, weak](absl::StatusOr<IncomingPayload> in) mutable {
-        if (!in.ok()) {
-          promise.set_error(in.status());
-          return;
+  const uint64_t call_id = call.send([promise, weak](absl::StatusOr<IncomingPayload> in) mutable {
+    if (!in.ok()) {
+      promise.set_error(in.status());
+      return;
+    }
+    using V = ValueOf<R>;
+    if (in->payload->values_size() != 1) {
+      promise.set_error(absl::InvalidArgumentError("the answer does not hold one value"));
+      return;
+    }
+    absl::StatusOr<V> value = [&]() -> absl::StatusOr<V> {
+      try {
+        Decoder decoder = in->decoder();
+        return decode_value<V>(in->payload->values(0), decoder);
+      } catch (...) {
+        // A Codec of the user's threw.
+        return status_from_exception(std::current_exception());
+      }
+    }();
+    if (!value.ok()) {
+      promise.set_error(with_context(value.status(), "decoding the answer"));
+    } else if constexpr (std::is_void_v<R>) {
+      promise.set_value();
+    } else {
+      // The payload's own copy of a tensor must not outlive the value's.
+      *in = IncomingPayload();
+      promise.set_value(*std::move(value));
+      if constexpr (!std::is_trivially_destructible_v<V>) {
+        value = absl::CancelledError();
+        // Nobody waits: the value's destructor is the user's code, which may call, and does not belong on
+        // this thread.
+        if (promise.unobserved()) {
+          const std::shared_ptr<Executor> executor = promise.future().executor();
+          executor->post_or_run([weak, promise = std::move(promise)]() mutable {
+            std::shared_ptr<Agent> alive = weak.lock();
+            if (alive == nullptr) return;
+            AgentGuard guard(alive);
+            Promise<R> last = std::move(promise);
+          });
         }
-        using V = ValueOf<R>;
-        if (in->payload->values_size() != 1) {
-          promise.set_error(absl::InvalidArgumentError("the answer does not hold one value"));
-          return;
-        }
-        absl::StatusOr<V> value = [&]() -> absl::StatusOr<V> {
-          try {
-            Decoder decoder = in->decoder();
-            return decode_value<V>(in->payload->values(0), decoder);
-          } catch (...) {
-            // A Codec of the user's threw.
-            return status_from_exception(std::current_exception());
-          }
-        }();
-        if (!value.ok()) {
-          promise.set_error(with_context(value.status(), "decoding the answer"));
-        } else if constexpr (std::is_void_v<R>) {
-          promise.set_value();
-        } else {
-          // The payload's own copy of a tensor must not outlive the value's.
-          *in = IncomingPayload();
-          promise.set_value(*std::move(value));
-          if constexpr (!std::is_trivially_destructible_v<V>) {
-            value = absl::CancelledError();
-            // Nobody waits: the value's destructor is the user's code, which may call, and does not belong on
-            // this thread.
-            if (promise.unobserved()) {
-              const std::shared_ptr<Executor> executor = promise.future().executor();
-              executor->post_or_run([weak, promise = std::move(promise)]() mutable {
-                std::shared_ptr<Agent> alive = weak.lock();
-                if (alive == nullptr) return;
-                AgentGuard guard(alive);
-                Promise<R> last = std::move(promise);
-              });
-            }
-          }
-        }
-      });
+      }
+    }
+  });
   if (id != nullptr) *id = call_id;
   promise.on_cancel([weak, call_id] {
     if (std::shared_ptr<Agent> alive = weak.lock()) {
-      alive->cancel_call(call_id, absl::CancelledError("cancelled by the caller"));
+      alive->caller().cancel(call_id, absl::CancelledError("cancelled by the caller"));
     }
   });
   return promise.future();
@@ -87,7 +87,7 @@ inline void end_with_creation(const std::shared_ptr<Agent>& agent, const RRefHan
   if (target.created().done() && target.created().result().ok()) return;
   target.created().on_ready_inline([weak = agent->weak_from_this(), call_id](const absl::Status& created) {
     if (created.ok()) return;
-    if (const std::shared_ptr<Agent> alive = weak.lock()) alive->cancel_call(call_id, created);
+    if (const std::shared_ptr<Agent> alive = weak.lock()) alive->caller().cancel(call_id, created);
   });
 }
 
@@ -101,7 +101,8 @@ R wait_borrowed(const std::shared_ptr<Agent>& agent, OutgoingCall& call, const R
   Future<R> future = start<R>(agent, call, &id);
   if (target != nullptr) end_with_creation(agent, *target, id);
   auto result = future.result();
-  if (!future_internal::status_of(result).ok()) agent->cancel_call(id, future_internal::status_of(result));
+  if (!future_internal::status_of(result).ok())
+    agent->caller().cancel(id, future_internal::status_of(result));
   if constexpr (std::is_void_v<R>) {
     throw_if_error(result);
   } else {
@@ -152,6 +153,31 @@ void set_function(OutgoingCall& call) {
   if (callee->idempotent) call.set_idempotent();
 }
 
+// A call of a function or, through a reference, of a method, with its arguments.
+template <auto F, bool kThroughRRef = false>
+struct FunctionCall : OutgoingCall {
+  using Traits = FunctionTraits<decltype(F)>;
+  using Result = typename Traits::Result;
+  static_assert(kThroughRRef || !Traits::kIsMethod, "methods are called through an RRef");
+  static_assert(!kThroughRRef || Traits::kIsMethod, "name a method of the referenced class");
+
+  template <class... A>
+  FunctionCall(Caller& caller, const Destination& to, A&&... arguments)
+      : OutgoingCall(caller, to, name_of<F>()) {
+    set_function<F>(*this);
+    add_arguments<Traits>(*this, std::forward<A>(arguments)...);
+  }
+};
+
+// The same of a callee that is named at run time.
+struct NamedCall : OutgoingCall {
+  template <class C, class... A>
+  NamedCall(Caller& caller, const Destination& to, const C& callee, A&&... arguments)
+      : OutgoingCall(caller, to, callee_name(callee)) {
+    prepare_call(*this, callee, std::forward<A>(arguments)...);
+  }
+};
+
 // A call on the object behind `target`, which lives until the answer is here.
 template <class R>
 Future<R> start_on(const std::shared_ptr<Agent>& agent, OutgoingCall& call,
@@ -190,16 +216,16 @@ void set_constructor(OutgoingCall& call) {
 
 // The handle of a result that stays at the callee. `keep` lives until the answer is here.
 template <class T>
-RRef<T> start_remote(const std::shared_ptr<Agent>& agent, OutgoingCall& call, const Worker& owner,
+RRef<T> start_remote(const std::shared_ptr<Agent>& agent, OutgoingCall& call,
                      const std::shared_ptr<RRefHandle>& keep = nullptr) {
   throw_if_error(call.status());
   Promise<void> created(agent->executor());
   RRefService::Remote remote =
-      value_or_throw(agent->rrefs().begin_remote(owner, value_type_name<T>(), created));
+      value_or_throw(agent->rrefs().begin_remote(call.to(), value_type_name<T>(), created));
   to_proto(remote.handle->rref(), *call.request().mutable_result_rref());
   to_proto(remote.fork, *call.request().mutable_result_fork());
-  const uint64_t id = agent->send_call(call, [weak_agent = agent->weak_from_this(), remote, created,
-                                              keep](const absl::StatusOr<IncomingPayload>& in) {
+  const uint64_t id = call.send([weak_agent = agent->weak_from_this(), remote, created,
+                                 keep](const absl::StatusOr<IncomingPayload>& in) {
     created.set_result(in.status());
     if (std::shared_ptr<Agent> alive = weak_agent.lock()) alive->rrefs().end_remote(remote, in.status());
   });
@@ -210,7 +236,7 @@ RRef<T> start_remote(const std::shared_ptr<Agent>& agent, OutgoingCall& call, co
 // An object of class T, whose constructor is declared as C (rpc/constructor.h).
 template <class T, class C, class... A>
 RRef<T> remote_constructed(const std::shared_ptr<Agent>& agent, const Destination& to, A&&... arguments) {
-  OutgoingCall call(*agent, to, cpp_type_name<T>());
+  OutgoingCall call(agent->caller(), to, cpp_type_name<T>());
   set_constructor<T>(call);
   if constexpr (std::is_same_v<C, UndeclaredConstructor>) {
     (call.add_argument<NaturalType<A>>(std::forward<A>(arguments)), ...);
@@ -219,15 +245,14 @@ RRef<T> remote_constructed(const std::shared_ptr<Agent>& agent, const Destinatio
       add_arguments(to_call, std::type_identity<std::tuple<P...>>(), std::forward<decltype(given)>(given)...);
     }(call, C(), std::forward<A>(arguments)...);
   }
-  return start_remote<T>(agent, call, call.to());
+  return start_remote<T>(agent, call);
 }
 
 template <class T, class C, class... A>
 RRef<T> remote_named(const std::shared_ptr<Agent>& agent, const Destination& to, const C& callee,
                      A&&... arguments) {
-  OutgoingCall call(*agent, to, callee_name(callee));
-  prepare_call(call, callee, std::forward<A>(arguments)...);
-  return start_remote<T>(agent, call, call.to());
+  NamedCall call(agent->caller(), to, callee, std::forward<A>(arguments)...);
+  return start_remote<T>(agent, call);
 }
 
 // remote<T>(...): the result of a named callee, or a new object.

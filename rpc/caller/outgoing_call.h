@@ -9,6 +9,7 @@
 #include "gradwire/codec/encoder.h"
 #include "gradwire/codec/incoming_payload.h"
 #include "gradwire/proto/rpc.pb.h"
+#include "gradwire/rpc/caller/pending_calls.h"
 #include "gradwire/rpc/destination.h"
 #include "gradwire/rpc/link/envelope.h"
 #include "gradwire/rpc/rref/lazy_references.h"
@@ -16,15 +17,19 @@
 
 namespace gradwire::rpc {
 
-class Agent;
-struct Peer;
+class Caller;
 
-// A call that is being put together: fill request() (callee, signature, target) and encode each argument into
-// request().mutable_arguments(), then hand it to Agent::send_call. Not thread-safe. The agent outlives it.
+// The request of a call that is being put together, on the stack of the thread that calls: fill request()
+// (callee, signature, target), encode each argument, then send(). What has to outlive that is in the
+// PendingCall, which is made here and goes from hand to hand until the call completes. Not thread-safe. The
+// agent outlives it.
 class OutgoingCall {
  public:
+  // What is done with an answer: called once, on a thread of the transport or a timer, or inside send().
+  using Completion = absl::AnyInvocable<void(absl::StatusOr<IncomingPayload>)>;
+
   // `callee` is for messages. An unknown destination shows in status().
-  OutgoingCall(Agent& agent, const Destination& destination, std::string callee);
+  OutgoingCall(Caller& caller, const Destination& destination, std::string callee);
   // Takes back the references of a call that was never sent.
   ~OutgoingCall();
   OutgoingCall(const OutgoingCall&) = delete;
@@ -56,27 +61,23 @@ class OutgoingCall {
   // The call may be made again when its connection breaks.
   void set_idempotent() { idempotent_ = true; }
 
- private:
-  friend class Agent;
-  static const Worker& nobody() {
-    static const Worker worker;
-    return worker;
-  }
+  // Sends the call, once; returns its id. An error of status() goes to `done` too.
+  uint64_t send(Completion done);
 
-  Agent& agent_;
-  bool sent_ = false;
+ private:
+  // Whether the same request may be sent a second time.
+  bool is_repeatable() const;
+
+  Caller& caller_;
+  PendingCalls::Taken call_ = std::make_unique<PendingCall>();  // nullptr once it is sent.
+  const Worker* to_;
   EnvelopeBox envelope_;
   proto::Request& request_;
-  std::shared_ptr<Peer> peer_;
-  const Worker* to_ = &nobody();
   LazyReferences references_;
   Encoder encoder_;
+  bool sent_ = false;
   bool borrow_ = false;
   bool idempotent_ = false;
-  std::string callee_;
-  absl::Time started_;
-  absl::Time deadline_ = absl::InfiniteFuture();
-  absl::Duration timeout_ = absl::InfiniteDuration();
   absl::Status status_;
 };
 

@@ -21,9 +21,7 @@ PendingCalls::Taken PendingCalls::sent(uint64_t id, uint64_t ticket) {
   found->second->ticket = ticket;
   found->second->sending = false;
   if (found->second->given_up.ok()) return nullptr;
-  Taken call = std::move(found->second);
-  calls_.erase(found);
-  return call;
+  return take_locked(found);
 }
 
 PendingCalls::Taken PendingCalls::give_up(uint64_t id, const absl::Status& reason) {
@@ -34,27 +32,21 @@ PendingCalls::Taken PendingCalls::give_up(uint64_t id, const absl::Status& reaso
     if (found->second->given_up.ok()) found->second->given_up = reason;
     return nullptr;
   }
-  Taken call = std::move(found->second);
-  calls_.erase(found);
-  return call;
+  return take_locked(found);
 }
 
 PendingCalls::Taken PendingCalls::take(uint64_t id) {
   MutexLock lock(mutex_);
   auto found = calls_.find(id);
   if (found == calls_.end()) return nullptr;
-  Taken call = std::move(found->second);
-  calls_.erase(found);
-  return call;
+  return take_locked(found);
 }
 
 PendingCalls::Taken PendingCalls::take_from(uint64_t id, uint64_t incarnation) {
   MutexLock lock(mutex_);
   auto found = calls_.find(id);
   if (found == calls_.end() || found->second->incarnation != incarnation) return nullptr;
-  Taken call = std::move(found->second);
-  calls_.erase(found);
-  return call;
+  return take_locked(found);
 }
 
 PendingCalls::Broken PendingCalls::take_link(const Link& link) {
@@ -101,6 +93,12 @@ bool PendingCalls::detach(uint64_t id, const Link& link) {
   return true;
 }
 
+PendingCalls::Taken PendingCalls::take_locked(Calls::iterator call) {
+  Taken taken = std::move(call->second);
+  calls_.erase(call);
+  return taken;
+}
+
 template <class Matches>
 std::vector<PendingCalls::Taken> PendingCalls::take_where(Matches matches) {
   std::vector<Taken> taken;
@@ -121,11 +119,7 @@ std::vector<PendingCalls::Taken> PendingCalls::take_worker(uint64_t incarnation)
 }
 
 std::vector<PendingCalls::Taken> PendingCalls::take_all() {
-  std::vector<Taken> taken;
-  MutexLock lock(mutex_);
-  for (auto& [id, call] : calls_) taken.push_back(std::move(call));
-  calls_.clear();
-  return taken;
+  return take_where([](const PendingCall&) { return true; });
 }
 
 PendingCalls::Expired PendingCalls::take_expired(absl::Time alarm, absl::Time now) {

@@ -130,13 +130,15 @@ class PendingCalls {
   std::size_t unfinished() const { return unfinished_.load(); }
 
  private:
+  using Calls = absl::flat_hash_map<uint64_t, Taken>;
+  Taken take_locked(Calls::iterator call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   template <class Matches>
   std::vector<Taken> take_where(Matches matches);
 
   std::atomic<uint64_t> next_id_{1};
   std::atomic<std::size_t> unfinished_{0};
   mutable Mutex mutex_;
-  absl::flat_hash_map<uint64_t, Taken> calls_ ABSL_GUARDED_BY(mutex_);
+  Calls calls_ ABSL_GUARDED_BY(mutex_);
   // No call's deadline comes before it. One alarm serves all calls: most end long before their time.
   absl::Time alarm_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();
 };

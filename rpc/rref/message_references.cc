@@ -3,7 +3,6 @@
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/error.h"
 #include "gradwire/proto/rpc.pb.h"
-#include "gradwire/rpc/agent.h"
 #include "gradwire/rpc/rref/lazy_references.h"
 #include "gradwire/rpc/rref/service.h"
 

@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/error.h"
 #include "gradwire/proto/rpc.pb.h"
-#include "gradwire/rpc/agent.h"
+#include "gradwire/rpc/agent/current_agent.h"
 
 namespace gradwire::rpc {
 namespace {
@@ -22,10 +22,10 @@ RRefHandle::~RRefHandle() {
   if (std::shared_ptr<RRefService> service = parts_.service.lock()) service->release(*this);
 }
 
-RRefService::RRefService(Agent& agent, Settlement& settlement)
+RRefService::RRefService(ReferenceHost& agent, Settlement& settlement)
     : agent_(agent),
       settlement_(settlement),
-      weak_agent_(agent.weak_from_this()),
+      weak_agent_(agent.weak_agent()),
       references_(agent.self().incarnation) {}
 
 std::shared_ptr<Agent> RRefService::agent() const { return weak_agent_.lock(); }
@@ -222,7 +222,7 @@ void RRefService::destroy(Slots slots) {
   Executor::Task task = [agent = weak_agent_, slots = std::move(slots)]() mutable {
     std::shared_ptr<Agent> alive = agent.lock();
     if (alive == nullptr) return;
-    AgentGuard guard(alive);
+    CurrentAgent::Scope scope(alive);
     Slots going = std::move(slots);
   };
   if (!agent_.executor()->post_clean(task, cost)) task();

@@ -25,6 +25,7 @@
 #include "gradwire/rpc/link/agent_tables.h"
 #include "gradwire/rpc/link/settlement.h"
 #include "gradwire/rpc/rref/handle.h"
+#include "gradwire/rpc/rref/reference_host.h"
 #include "gradwire/rpc/rref/references.h"
 #include "gradwire/rpc/worker.h"
 
@@ -47,7 +48,7 @@ inline constexpr uint32_t kCreationFailed = 7;
 class RRefService : public std::enable_shared_from_this<RRefService> {
  public:
   // Both outlive it.
-  RRefService(Agent& agent, Settlement& settlement);
+  RRefService(ReferenceHost& agent, Settlement& settlement);
 
   // ---- The owner's side.
 
@@ -185,7 +186,7 @@ class RRefService : public std::enable_shared_from_this<RRefService> {
   // The time of a waiter is up: its grace time, if `deadline` has not come yet, or all of it.
   void expire(const Id& rref, uint64_t waiter, absl::Time deadline, bool grace);
 
-  Agent& agent_;
+  ReferenceHost& agent_;
   Settlement& settlement_;
   const std::weak_ptr<Agent> weak_agent_;
 

@@ -4,7 +4,6 @@
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/error.h"
 #include "gradwire/proto/rpc.pb.h"
-#include "gradwire/rpc/agent.h"
 #include "gradwire/rpc/link/departures_codec.h"
 #include "gradwire/rpc/link/goodbye.h"
 #include "gradwire/rpc/rref/service.h"

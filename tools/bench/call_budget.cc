@@ -99,7 +99,7 @@ int run() {
   const at::Tensor b = at::rand({2});
 
   row("caller", "worker found, deadline set, arguments as values", cost_of([&] {
-        rpc::OutgoingCall call(*agent, "alone", "aten::add");
+        rpc::OutgoingCall call(agent->caller(), "alone", "aten::add");
         rpc::prepare_call(call, rpc::Op("aten::add"), a, b);
       }));
   measure_message("caller", "callee", true, {a, b});

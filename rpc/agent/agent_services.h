@@ -1,0 +1,63 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "gradwire/rpc/agent/extension.h"
+#include "gradwire/rpc/destination.h"
+#include "gradwire/rpc/rref/reference_host.h"
+#include "gradwire/transport/message.h"
+
+namespace gradwire::rpc {
+
+class AgentImpl;
+class Caller;
+class RRefService;
+
+// The half of an Agent that the layers above use: extensions, references, and the templates that make calls.
+// Thread-safe.
+class AgentServices : public ReferenceHost {
+ public:
+  const Worker& self() const final;
+  Id next_id() final;
+  const std::shared_ptr<ThreadPool>& executor() const final;
+  TimerQueue& timers() const final;
+
+  absl::StatusOr<Worker> find_worker(const Destination& destination) const;
+  absl::StatusOr<Worker> find_worker_by_incarnation(uint64_t incarnation) const final;
+  absl::Status worker_status(const Worker& worker) const final;
+  void on_accused(uint64_t incarnation) final;
+
+  Future<ServiceReply> call_service(const Worker& to, uint32_t service, std::string body,
+                                    std::unique_ptr<TensorSet> tensors, const ServiceOptions& options) final;
+  // As Caller::deadline.
+  absl::Time call_deadline(const std::optional<absl::Duration>& timeout) const;
+  // Memory aligned to 64 bytes from which a message to `to` may travel without being copied, when it is given
+  // away. Connects if need be. Errors as a call's, and ResourceExhausted.
+  absl::StatusOr<transport::Buffer> allocate_for(const Destination& to, std::size_t size);
+
+  Caller& caller() const;
+  RRefService& rrefs() const;
+  // This agent's extension of type E, or nullptr.
+  template <class E>
+  E* extension() const {
+    for (const auto& candidate : extensions()) {
+      if (E* found = dynamic_cast<E*>(candidate.get())) return found;
+    }
+    return nullptr;
+  }
+
+ protected:
+  AgentServices();
+  ~AgentServices();
+
+  std::unique_ptr<AgentImpl> impl_;
+
+ private:
+  const std::vector<std::unique_ptr<AgentExtension>>& extensions() const;
+};
+
+}  // namespace gradwire::rpc

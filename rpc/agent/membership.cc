@@ -1,0 +1,183 @@
+#include "gradwire/rpc/agent/membership.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "gradwire/base/error.h"
+#include "gradwire/base/log.h"
+#include "gradwire/rpc/link/link.h"
+
+namespace gradwire::rpc {
+
+Membership::Membership(AgentRuntime& runtime, Peers& peers, RRefService& rrefs)
+    : runtime_(runtime), peers_(peers), rrefs_(rrefs), changes_(runtime.executor) {}
+
+absl::Status Membership::join(std::shared_ptr<store::Store> store, int rank, int world_size) {
+  runtime_.self.id = rank;
+  world_size_ = world_size;
+  directory_ = std::make_unique<Directory>(std::move(store), runtime_.options.heartbeat.dead_after);
+  GRADWIRE_ASSIGN_OR_RETURN(proto::WorkerRecord record, peers_.listen(runtime_.self));
+  GRADWIRE_ASSIGN_OR_RETURN(
+      Directory::Group group,
+      directory_->join(runtime_.self, world_size_, record, runtime_.options.join_timeout,
+                       [this](const proto::WorkerRecord& other, absl::Duration patience) {
+                         return peers_.look_for(other, patience);
+                       }));
+  runtime_.self = group.self;
+  for (const Worker& gone : group.gone) rrefs_.forget(gone.incarnation);
+  for (const WorkerAddress& member : group.members) rrefs_.worker_joined(member.worker);
+  peers_.set_workers(runtime_.self, group.members, group.gone);
+  directory_->follow(*this);
+  return absl::OkStatus();
+}
+
+void Membership::stop(const absl::Status& reason) {
+  if (directory_ != nullptr) {
+    (void)directory_->leave();
+    directory_->stop();
+  }
+  changes_.fail(reason, /*for_good=*/true);
+}
+
+void Membership::on_joined(const WorkerAddress& worker) {
+  {
+    MutexLock lock(mutex_);
+    accused_strangers_.erase(worker.worker.incarnation);
+  }
+  log(LogLevel::kInfo, "worker \"", runtime_.self.name, "\": worker \"", worker.worker.name, "\" (id ",
+      worker.worker.id, ") joined the group");
+  // First the protocol: what the worker sends may come as soon as it is admitted.
+  rrefs_.worker_joined(worker.worker);
+  peers_.add_worker(worker);
+  changes_.notify(worker.worker.info(), WorkerState::kAlive);
+  changes_.joined(worker.worker.info());
+}
+
+void Membership::on_left(const Worker& worker) {
+  peers_.lose(worker, WorkerState::kLeft,
+              absl::UnavailableError(absl::StrCat("worker \"", worker.name, "\" has left")));
+  agree(worker.incarnation);
+}
+
+void Membership::on_died(const Worker& worker, const std::string& by, const std::string& reason) {
+  if (worker.incarnation == runtime_.self.incarnation) {
+    const absl::Status fenced = absl::AbortedError(
+        absl::StrCat("this worker, \"", runtime_.self.name, "\", was declared dead by \"", by, "\" (", reason,
+                     "): the group goes on without it, and it must start anew"));
+    log(LogLevel::kError, fenced.message());
+    for (const Worker& other : peers_.live_workers()) {
+      if (other.incarnation != runtime_.self.incarnation) peers_.lose(other, WorkerState::kDead, fenced);
+    }
+    changes_.fail(fenced, /*for_good=*/true);
+    return;
+  }
+  peers_.lose(worker, WorkerState::kDead,
+              absl::UnavailableError(absl::StrCat("worker \"", worker.name, "\" is dead, as worker \"", by,
+                                                  "\" found: ", reason)));
+  agree(worker.incarnation);
+}
+
+void Membership::agree(uint64_t incarnation) {
+  if (!ending()) rrefs_.death_agreed(incarnation);
+}
+
+void Membership::on_store_lost(const absl::Status& reason) {
+  absl::flat_hash_set<uint64_t> strangers;
+  {
+    MutexLock lock(mutex_);
+    store_lost_ = true;
+    strangers.swap(accused_strangers_);
+  }
+  for (uint64_t incarnation : strangers) {
+    if (!peers_.find_by_incarnation(incarnation).ok()) rrefs_.lose_stranger(incarnation);
+  }
+  changes_.fail(with_context(reason, "nobody can join, since the store cannot be reached"),
+                /*for_good=*/false);
+}
+
+void Membership::on_store_back() {
+  MutexLock lock(mutex_);
+  store_lost_ = false;
+}
+
+void Membership::count(AgentTables& tables) const {
+  tables.waiting_for_workers = changes_.waiting();
+  MutexLock lock(mutex_);
+  tables.accused_strangers = accused_strangers_.size();
+}
+
+bool Membership::without_store() const {
+  MutexLock lock(mutex_);
+  return store_lost_;
+}
+
+void Membership::worker_unresponsive(const Worker& peer, const absl::Status& reason) {
+  if (without_store()) {
+    peers_.lose(peer, WorkerState::kDead, reason);
+  } else {
+    // Its death follows from the log, unless this worker's own comes first.
+    directory_->declare_dead(peer, std::string(reason.message()));
+  }
+}
+
+void Membership::worker_accused(uint64_t incarnation) {
+  if (incarnation == runtime_.self.incarnation) return;
+  absl::StatusOr<Worker> worker = peers_.find_by_incarnation(incarnation);
+  if (!worker.ok()) {
+    // The log will tell of it. Until it can be read, nothing is taken from that one, so that the asker gets
+    // its answer.
+    {
+      constexpr std::size_t kMaxStrangers = 65536;
+      MutexLock lock(mutex_);
+      if (accused_strangers_.size() < kMaxStrangers) accused_strangers_.insert(incarnation);
+      if (!store_lost_) return;
+    }
+    rrefs_.lose_stranger(incarnation);
+    return;
+  }
+  peers_.lose(
+      *worker, WorkerState::kDead,
+      absl::UnavailableError(absl::StrCat("worker \"", worker->name, "\" is dead, as another worker found")));
+}
+
+void Membership::begin_ending() {
+  MutexLock lock(mutex_);
+  ending_ = true;
+}
+
+bool Membership::ending() const {
+  MutexLock lock(mutex_);
+  return ending_;
+}
+
+void Membership::worker_lost(const Worker& peer, WorkerState state, const absl::Status& reason) {
+  changes_.notify(peer.info(), state);
+  // Also of one who left, and without a store: when the store can be reached again, the log gets the line,
+  // and only then the group agrees. Where it is the other that refuses this one, the log decides who stays.
+  if (!ending() && !absl::IsAborted(reason)) directory_->declare_dead(peer, std::string(reason.message()));
+}
+
+absl::StatusOr<WorkerInfo> Membership::wait_for_worker(const std::string& name, absl::Duration timeout) {
+  GRADWIRE_RETURN_IF_ERROR(runtime_.accepts_calls());
+  // Before looking: who joins in between is announced.
+  Future<WorkerInfo> joined = changes_.wait_for(name);
+  if (absl::StatusOr<std::shared_ptr<Peer>> peer = peers_.find(name, -1); peer.ok()) {
+    const WorkerState state = peers_.state(**peer);
+    if (state == WorkerState::kAlive || state == WorkerState::kSuspect) {
+      joined.cancel();
+      return (*peer)->worker.info();
+    }
+  }
+  if (without_store()) {
+    joined.cancel();
+    return absl::UnavailableError(absl::StrCat("worker \"", name,
+                                               "\" has not joined, and nobody can: the store of \"",
+                                               runtime_.self.name, "\" cannot be reached"));
+  }
+  if (joined.wait_for(timeout)) return joined.result();
+  joined.cancel();
+  return absl::DeadlineExceededError(
+      absl::StrCat("worker \"", name, "\" did not join within ", absl::FormatDuration(timeout)));
+}
+
+}  // namespace gradwire::rpc

@@ -1,0 +1,77 @@
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "gradwire/base/threads/thread_pool.h"
+#include "gradwire/base/threads/timer_queue.h"
+#include "gradwire/codec/id.h"
+#include "gradwire/rpc/agent/extension.h"
+#include "gradwire/rpc/options.h"
+#include "gradwire/rpc/worker.h"
+
+namespace gradwire::transport {
+class EventLoop;
+}
+
+namespace gradwire::rpc {
+
+class Agent;
+
+// Totals of an agent since it started.
+struct AgentStatistics {
+  uint64_t calls_made = 0;
+  uint64_t calls_failed = 0;
+  // Attempts beyond the first, of calls of idempotent functions.
+  uint64_t calls_repeated = 0;
+  uint64_t calls_served = 0;
+  uint64_t bytes_sent = 0;
+  uint64_t bytes_received = 0;
+  // Of calls made, from the call to its answer.
+  absl::Duration call_p50;
+  absl::Duration call_p99;
+  // Answers that came after their call had ended, or twice.
+  uint64_t late_answers = 0;
+};
+
+// What the parts of one agent share: who it is, its threads and its extensions. Filled while the agent
+// starts, before anything can arrive; constant from then on, but for what synchronises itself. The agent owns
+// it, and it outlives the parts.
+struct AgentRuntime {
+  // FailedPrecondition once calls are refused.
+  absl::Status accepts_calls() const {
+    if (!closed.load(std::memory_order_acquire)) return absl::OkStatus();
+    return absl::FailedPreconditionError(absl::StrCat("worker \"", self.name, "\" has been shut down"));
+  }
+  // A fresh id: unique over all workers.
+  Id next_id() { return {self.incarnation, ids.fetch_add(1)}; }
+  // The extension that serves calls of this service, or nullptr.
+  AgentExtension* extension_for(uint32_t service) const {
+    for (const auto& extension : extensions) {
+      if (extension->serves(service)) return extension.get();
+    }
+    return nullptr;
+  }
+
+  // Expires when the agent is being destroyed. Whoever holds the agent keeps all of its parts.
+  std::weak_ptr<Agent> agent;
+  RpcBackendOptions options;
+  Worker self;
+
+  // Driven by the executor's threads, and those that wait.
+  std::shared_ptr<transport::EventLoop> loop;
+  std::shared_ptr<ThreadPool> executor;
+  std::unique_ptr<TimerQueue> timers;
+  std::vector<std::unique_ptr<AgentExtension>> extensions;
+  // nullptr when no extension has one.
+  GraphHook* graph_hook = nullptr;
+
+  std::atomic<uint64_t> ids{1};
+  std::atomic<bool> closed{false};
+};
+
+}  // namespace gradwire::rpc

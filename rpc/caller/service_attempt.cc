@@ -1,0 +1,142 @@
+#include <atomic>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "gradwire/base/clock.h"
+#include "gradwire/base/error.h"
+#include "gradwire/codec/tensor_set.h"
+#include "gradwire/rpc/caller/caller.h"
+#include "gradwire/rpc/link/link.h"
+#include "gradwire/rpc/link/peers.h"
+
+// How a layer's message goes to its counterpart on another worker.
+namespace gradwire::rpc {
+namespace {
+
+// One service call with its repetitions.
+class ServiceAttempt : public std::enable_shared_from_this<ServiceAttempt> {
+ public:
+  ServiceAttempt(Caller& caller, Peers& peers, const Worker& to, std::string callee,
+                 const ServiceOptions& options)
+      : agent_(caller.runtime().agent),
+        caller_(caller),
+        peers_(peers),
+        to_(to),
+        callee_(std::move(callee)),
+        options_(options),
+        promise_(caller.runtime().executor) {}
+
+  // 1. Compose the request. Its buffers are owned, so that it can be sent again.
+  Future<ServiceReply> start(uint32_t service, std::string body, std::unique_ptr<TensorSet> tensors) {
+    proto::Request& request = *envelope_.mutable_request();
+    request.mutable_service()->set_number(service);
+    request.mutable_service()->set_body(std::move(body));
+    Future<ServiceReply> future = promise_.future();
+    if (tensors != nullptr) {
+      absl::Status encoded =
+          tensor_backend()->encode(*tensors, TensorSharing::kCapture, *request.mutable_arguments(), buffers_);
+      if (!encoded.ok()) {
+        promise_.set_error(encoded);
+        return future;
+      }
+    }
+    promise_.on_cancel([weak = weak_from_this()] {
+      const std::shared_ptr<ServiceAttempt> self = weak.lock();
+      const std::shared_ptr<Agent> alive = self == nullptr ? nullptr : self->agent_.lock();
+      if (alive != nullptr)
+        self->caller_.cancel(self->call_id_, absl::CancelledError("cancelled by the caller"));
+    });
+    send();
+    return future;
+  }
+
+ private:
+  static constexpr absl::Duration kRepeatAfter = absl::Milliseconds(20);
+
+  // 2. Send it.
+  void send() {
+    if (promise_.future().done()) return;  // Cancelled between two attempts.
+    const std::shared_ptr<Agent> alive = agent_.lock();
+    if (alive == nullptr) {
+      promise_.set_error(absl::FailedPreconditionError("the agent is gone"));
+      return;
+    }
+    absl::StatusOr<std::shared_ptr<Peer>> peer = peers_.find(to_);
+    if (!peer.ok()) {
+      promise_.set_error(with_worker(peer.status(), to_.name));
+      return;
+    }
+    auto call = std::make_unique<PendingCall>();
+    call->peer = *std::move(peer);
+    call->incarnation = to_.incarnation;
+    call->callee = callee_;
+    call->started = Clock::system().now();
+    call->leaves = call->started;
+    call->deadline = options_.deadline;
+    call->timeout = options_.deadline - call->started;
+    call->answered = [self = shared_from_this()](absl::StatusOr<Answer> answer) {
+      self->answered(std::move(answer));
+    };
+    // A copy: it may have to leave again, with another call id, before this one has.
+    proto::Envelope copy = envelope_;
+    const uint64_t id = caller_.next_id();
+    call_id_ = id;
+    caller_.send(id, copy, buffers_, /*borrow=*/false, std::move(call));
+  }
+
+  // 3. Decode the answer, or go back to step 2 when the connection broke.
+  void answered(absl::StatusOr<Answer> answer) {
+    const std::shared_ptr<Agent> alive = agent_.lock();
+    const absl::Time next = Clock::system().now() + kRepeatAfter;
+    // A worker that cannot be connected to answers at once, but the time is bounded all the same.
+    if (alive != nullptr && options_.repeat && absl::IsUnavailable(answer.status()) &&
+        !promise_.future().done() && next < options_.deadline && peers_.status(to_).ok() &&
+        caller_.runtime().accepts_calls().ok()) {
+      // Connecting may take its time, and others need the timers' thread.
+      caller_.runtime().timers->schedule(next,
+                                         [self = shared_from_this(), executor = caller_.runtime().executor] {
+                                           Executor::Task task = [self] { self->send(); };
+                                           if (!executor->post_clean(task)) task();
+                                         });
+      return;
+    }
+    if (!answer.ok()) {
+      promise_.set_error(answer.status());
+      return;
+    }
+    ServiceReply reply;
+    reply.body = answer->response().body();
+    const proto::Payload& payload = answer->response().result();
+    if (payload.tensors_size() > 0 && tensor_backend() != nullptr) {
+      auto tensors = tensor_backend()->decode(payload, std::move(answer->buffers));
+      if (!tensors.ok()) {
+        promise_.set_error(tensors.status());
+        return;
+      }
+      reply.tensors = *std::move(tensors);
+    }
+    promise_.set_value(std::move(reply));
+  }
+
+  const std::weak_ptr<Agent> agent_;
+  // Valid while the agent is.
+  Caller& caller_;
+  Peers& peers_;
+  const Worker to_;
+  const std::string callee_;
+  const ServiceOptions options_;
+  proto::Envelope envelope_;
+  std::vector<transport::Buffer> buffers_;
+  const Promise<ServiceReply> promise_;
+  std::atomic<uint64_t> call_id_{0};
+};
+
+}  // namespace
+
+Future<ServiceReply> Caller::call_service(const Worker& to, uint32_t service, std::string body,
+                                          std::unique_ptr<TensorSet> tensors, const ServiceOptions& options) {
+  return std::make_shared<ServiceAttempt>(*this, peers_, to, absl::StrCat("service ", service), options)
+      ->start(service, std::move(body), std::move(tensors));
+}
+
+}  // namespace gradwire::rpc
