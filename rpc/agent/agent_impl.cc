@@ -185,7 +185,7 @@ absl::Status AgentImpl::shut_down(bool graceful, absl::Duration timeout) {
     // Otherwise it has ended already, not gracefully.
     if (runtime.accepts_calls().ok()) {
       status =
-          GracefulShutdown({runtime, *peers, *rrefs, *caller, server->calls(), *membership}, deadline).run();
+          shut_down_gracefully({runtime, *peers, *rrefs, *caller, server->calls(), *membership}, deadline);
     }
     status.Update(stop(reason, kFlush));
   });

@@ -169,11 +169,11 @@ bool ServedCalls::begin_service() {
   MutexLock lock(mutex_);
   if (!stopped_.ok()) return false;
   ++answers_under_way_;
+  served_.fetch_add(1, std::memory_order_relaxed);
   return true;
 }
 
 void ServedCalls::end_service() {
-  served_.fetch_add(1, std::memory_order_relaxed);
   MutexLock lock(mutex_);
   --answers_under_way_;
 }
