@@ -277,7 +277,7 @@ std::optional<Plan> Pass::plan_of(const LocalExecutor::Reach& reach) const {
       tensors.add(reached.node->sender().incarnation, reached.node->message(), output);
       plan.add(std::move(tensors));
     }
-    if (plan.tensors() > Onward::kMaxTensors) return std::nullopt;
+    if (!plan.fits()) return std::nullopt;
   }
   return plan;
 }

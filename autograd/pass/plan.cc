@@ -1,5 +1,6 @@
 #include "gradwire/autograd/pass/plan.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace gradwire::autograd {
@@ -36,10 +37,10 @@ const Onward* Plan::part_of(uint64_t worker) const {
   return nullptr;
 }
 
-std::size_t Plan::tensors() const {
-  std::size_t sum = 0;
-  for (const Onward& part : parts_) sum += part.tensors();
-  return sum;
+bool Plan::fits() const {
+  return parts_.size() <= kMaxParts && std::all_of(parts_.begin(), parts_.end(), [](const Onward& part) {
+           return part.tensors() <= Onward::kMaxTensors;
+         });
 }
 
 }  // namespace gradwire::autograd

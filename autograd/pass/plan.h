@@ -21,13 +21,17 @@ class Plan {
   // `root`: its incarnation.
   explicit Plan(uint64_t root) : root_(root) {}
 
+  static constexpr std::size_t kMaxParts = 1024;
+
   // `reached`: a sent tensor and all that its gradient goes on to; or a part that came from another worker.
   void add(Onward reached);
 
   const std::vector<Onward>& parts() const { return parts_; }
   // The part that `worker` needs; nullptr if it has sent no tensor of the plan, and for the root.
   const Onward* part_of(uint64_t worker) const;
-  std::size_t tensors() const;
+  // Whether it can replace a wave: each part can be sent (Onward::kMaxTensors), and finding the parts, which
+  // compares each with each, costs less than a wave.
+  bool fits() const;
 
  private:
   // Whether a worker other than the root has sent tensors of both.

@@ -23,7 +23,7 @@ TEST(Plan, WorkersThatTheRootCallsApartHaveAPartEach) {
   plan.add(tensors({{2, 20, 0}, {kRoot, 10, 0}}));
   plan.add(tensors({{3, 30, 0}, {kRoot, 11, 0}}));
   ASSERT_EQ(plan.parts().size(), 2u);
-  EXPECT_EQ(plan.tensors(), 4u);
+  EXPECT_EQ(plan.part_of(2)->tensors(), 2u);
   ASSERT_NE(plan.part_of(3), nullptr);
   EXPECT_EQ(plan.part_of(3)->messages(), tensors({{3, 30, 0}, {kRoot, 11, 0}}).messages());
   EXPECT_EQ(plan.part_of(4), nullptr);
@@ -55,7 +55,33 @@ TEST(Plan, TensorsThatLeadToOneWorkerAreInOnePart) {
   EXPECT_EQ(plan.part_of(2), plan.part_of(4));
   EXPECT_NE(plan.part_of(2), plan.part_of(3));
   EXPECT_EQ(plan.part_of(2)->tensors(), 6u);
-  EXPECT_EQ(plan.tensors(), 7u);
+  EXPECT_EQ(plan.part_of(3)->tensors(), 1u);
+}
+
+TEST(Plan, FitsWithMoreTensorsThanAPartMayHave) {
+  Plan plan(kRoot);
+  for (uint64_t worker = 2; worker < 2 + Onward::kMaxTensors; ++worker) {
+    plan.add(tensors({{worker, 20, 0}, {kRoot, worker, 0}}));
+  }
+  EXPECT_EQ(plan.parts().size(), Onward::kMaxTensors);
+  EXPECT_TRUE(plan.fits());
+}
+
+TEST(Plan, DoesNotFitWithAPartThatCannotBeSent) {
+  Plan plan(kRoot);
+  plan.add(tensors({{3, 30, 0}}));
+  for (uint32_t output = 0; output < Onward::kMaxTensors; ++output) plan.add(tensors({{2, 20, output}}));
+  EXPECT_TRUE(plan.fits());
+  plan.add(tensors({{2, 21, 0}}));
+  EXPECT_FALSE(plan.fits());
+}
+
+TEST(Plan, DoesNotFitWithMorePartsThanAreCompared) {
+  Plan plan(kRoot);
+  for (uint64_t message = 0; message < Plan::kMaxParts; ++message) plan.add(tensors({{kRoot, message, 0}}));
+  EXPECT_TRUE(plan.fits());
+  plan.add(tensors({{kRoot, Plan::kMaxParts, 0}}));
+  EXPECT_FALSE(plan.fits());
 }
 
 }  // namespace

@@ -68,7 +68,7 @@ void World::start(int index) {
       plan.add(std::move(tensors));
     }
   }
-  known = known && plan.tensors() <= Onward::kMaxTensors;
+  known = known && plan.fits();
   if (pass.fast) {
     actions.start_run = true;
     begin_fast(pass.part);
