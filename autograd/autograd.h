@@ -13,13 +13,12 @@ namespace gradwire::autograd {
 
 // How a pass finds out which gradients will arrive: the two algorithms of PyTorch's distributed autograd
 // design.
-enum class Mode {
+enum class BackwardMode {
   // Counts first which gradients will arrive where: a call whose result is not used costs nothing and stops
   // nothing.
   kSmart,
   // Takes every tensor that was sent as used, which saves a round of messages. Where one is not, backward()
-  // waits for
-  // its gradient until it times out.
+  // waits for its gradient until it times out.
   kFast,
 };
 
@@ -28,7 +27,7 @@ struct BackwardOptions {
   // The graph stays usable for another pass.
   bool retain_graph = false;
   // How the pass finds out which gradients will arrive.
-  Mode mode = Mode::kSmart;
+  BackwardMode mode = BackwardMode::kSmart;
   // One for each root, of its shape; none at all where every root has one element.
   std::vector<at::Tensor> grad_roots = {};
   // Leaves or not, here or on any worker: only their gradients are computed, sent and kept, each in the
@@ -75,12 +74,6 @@ void backward(const ContextRef& context, const std::vector<at::Tensor>& roots,
 //   backward(context, {loss + slope.square().sum()});
 std::vector<at::Tensor> grad(const ContextRef& context, const std::vector<at::Tensor>& roots,
                              const std::vector<at::Tensor>& inputs, const BackwardOptions& options = {});
-
-// backward(), but that the gradients of `leaves`, of this worker, do not go into the context: they are
-// returned, one for each in order. For nodes that run a pass of their own, like checkpoint()'s.
-std::vector<at::Tensor> backward_apart(const ContextRef& context, const std::vector<at::Tensor>& roots,
-                                       const std::vector<at::Tensor>& grad_roots,
-                                       const std::vector<at::Tensor>& leaves);
 
 // The gradients of this worker's tensors in the context so far. Throws Error, NotFound, when the context is
 // unknown here or released.

@@ -7,6 +7,7 @@
 
 #include "gmock/gmock.h"
 #include "gradwire/autograd/optimizer/optimizer_test_util.h"
+#include "gradwire/autograd/pass/backward_apart.h"
 #include "gradwire/autograd/statistics.h"
 #include "gradwire/base/testing/status_of.h"
 #include "gtest/gtest.h"

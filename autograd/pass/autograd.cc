@@ -12,6 +12,7 @@
 #include "absl/types/span.h"
 #include "gradwire/autograd/context/active_context.h"
 #include "gradwire/autograd/context/position.h"
+#include "gradwire/autograd/pass/backward_apart.h"
 #include "gradwire/autograd/pass/engine.h"
 #include "gradwire/autograd/pass/parameter_owners.h"
 #include "gradwire/base/clock.h"
@@ -170,7 +171,7 @@ void run_pass(const ContextRef& context, const std::vector<at::Tensor>& roots, c
   }
   proto::Pass header;
   // What has no use must be found out.
-  header.set_fast(options.mode == Mode::kFast && options.inputs.empty());
+  header.set_fast(options.mode == BackwardMode::kFast && options.inputs.empty());
   header.set_retain_graph(options.retain_graph || options.create_graph);
   header.set_create_graph(options.create_graph);
   header.set_sum_as_they_arrive(options.sum_as_they_arrive);

@@ -134,13 +134,15 @@ void expect_no_contexts(const Group& group) {
   }
 }
 
-class Backward : public testing::TestWithParam<Mode> {
+class Backward : public testing::TestWithParam<BackwardMode> {
  protected:
   BackwardOptions options() const { return {.mode = GetParam(), .timeout = absl::Seconds(30)}; }
 };
 
-INSTANTIATE_TEST_SUITE_P(Modes, Backward, testing::Values(Mode::kSmart, Mode::kFast),
-                         [](const auto& info) { return info.param == Mode::kSmart ? "Smart" : "Fast"; });
+INSTANTIATE_TEST_SUITE_P(Modes, Backward, testing::Values(BackwardMode::kSmart, BackwardMode::kFast),
+                         [](const auto& info) {
+                           return info.param == BackwardMode::kSmart ? "Smart" : "Fast";
+                         });
 
 TEST_P(Backward, GradientsOnBothSidesAreThoseOfOneProcess) {
   Group group(2);
@@ -224,7 +226,7 @@ TEST_P(Backward, ErrorInANodeKeepsMessageAndWorker) {
   EXPECT_EQ(worker_of(status), "worker2");
   // The context remains usable.
   Tensor again = first.rpc_sync<&Layer::forward>(x);
-  if (GetParam() == Mode::kSmart) backward(context, {again.sum()}, options());
+  if (GetParam() == BackwardMode::kSmart) backward(context, {again.sum()}, options());
 }
 
 TEST_P(Backward, WorkerLostDuringThePassIsNamed) {
@@ -273,7 +275,8 @@ TEST(Autograd, FastModeTimesOutOnAnUnusedResult) {
   Tensor unused = layer.rpc_sync<&Layer::forward>(x);
   Tensor used = layer.rpc_sync<&Layer::forward>(x);
   EXPECT_EQ(status_of([&] {
-              backward(context, {used.sum()}, {.mode = Mode::kFast, .timeout = absl::Milliseconds(300)});
+              backward(context, {used.sum()},
+                       {.mode = BackwardMode::kFast, .timeout = absl::Milliseconds(300)});
             }).code(),
             absl::StatusCode::kDeadlineExceeded);
 }
@@ -311,7 +314,8 @@ TEST(Autograd, ManyContextsAtOnceKeepApart) {
           Tensor y = layers[t % 2].rpc_sync<&Layer::forward>(x);
           y = layers[(t + 1) % 2].rpc_sync<&Layer::forward>(y);
           backward(context, {y.sum()},
-                   {.mode = step % 2 == 0 ? Mode::kSmart : Mode::kFast, .timeout = absl::Seconds(30)});
+                   {.mode = step % 2 == 0 ? BackwardMode::kSmart : BackwardMode::kFast,
+                    .timeout = absl::Seconds(30)});
           const double w[2] = {0.3, 0.6};
           Tensor w0 = torch::full({4}, w[t % 2]).requires_grad_();
           ((x * w0).sin() * w[(t + 1) % 2]).sin().sum().backward();

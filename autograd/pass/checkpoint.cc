@@ -13,6 +13,7 @@
 
 #include "gradwire/autograd/autograd.h"
 #include "gradwire/autograd/context/active_context.h"
+#include "gradwire/autograd/pass/backward_apart.h"
 
 namespace gradwire::autograd {
 namespace {

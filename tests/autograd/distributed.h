@@ -8,7 +8,7 @@
 namespace programs {
 
 struct RunOptions {
-  gradwire::autograd::Mode mode = gradwire::autograd::Mode::kSmart;
+  gradwire::autograd::BackwardMode mode = gradwire::autograd::BackwardMode::kSmart;
 };
 
 // Runs the program over the first program.agents workers of the group and reads the gradients on each of

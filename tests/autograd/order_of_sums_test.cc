@@ -21,10 +21,10 @@ namespace {
 
 using at::Tensor;
 using gradwire::Future;
+using gradwire::autograd::BackwardMode;
 using gradwire::autograd::BackwardOptions;
 using gradwire::autograd::Context;
 using gradwire::autograd::get_gradients;
-using gradwire::autograd::Mode;
 using gradwire::rpc::AgentGuard;
 using gradwire::rpc::rpc_async;
 using gradwire::rpc::rpc_sync;
@@ -170,7 +170,7 @@ void expect_libtorchs_bits(int programs, int passes, const BackwardOptions& opti
 TEST(OrderOfSums, RandomProgramsHaveLibtorchsBits) { expect_libtorchs_bits(40, 1, {}); }
 
 TEST(OrderOfSums, RandomProgramsHaveLibtorchsBitsInTheFastMode) {
-  expect_libtorchs_bits(20, 1, {.mode = Mode::kFast});
+  expect_libtorchs_bits(20, 1, {.mode = BackwardMode::kFast});
 }
 
 TEST(OrderOfSums, SeveralPassesHaveLibtorchsBits) { expect_libtorchs_bits(15, 3, {}); }

@@ -23,9 +23,9 @@ namespace {
 
 using at::Tensor;
 using gradwire::Error;
+using gradwire::autograd::BackwardMode;
 using gradwire::autograd::Context;
 using gradwire::autograd::get_gradients;
-using gradwire::autograd::Mode;
 using gradwire::rpc::AgentGuard;
 using gradwire::rpc::AgentTables;
 using gradwire::rpc::RRef;
@@ -115,7 +115,8 @@ std::vector<int64_t> train(const Group& group, const RRef<Layer>& layer, int ste
     if (i % 3 == 1) unused = layer.rpc_sync<&Layer::forward>(x);
     const Tensor loss = layer.rpc_sync<&Layer::forward>(x).sum();
     gradwire::autograd::backward(
-        context, {loss}, {.mode = i % 3 == 2 ? Mode::kFast : Mode::kSmart, .timeout = absl::Seconds(30)});
+        context, {loss},
+        {.mode = i % 3 == 2 ? BackwardMode::kFast : BackwardMode::kSmart, .timeout = absl::Seconds(30)});
     EXPECT_EQ(get_gradients(context).size(), 1u);
     const double sum = layer.rpc_sync<&Layer::step>(context.id());
     EXPECT_EQ(sum, 16.0 * (1 + i % 5));

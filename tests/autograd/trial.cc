@@ -9,7 +9,7 @@
 namespace programs {
 namespace {
 
-using gradwire::autograd::Mode;
+using gradwire::autograd::BackwardMode;
 using gradwire::rpc::testing::Group;
 
 // What makes a failure of `wrong`, which says what is wrong with a program.
@@ -44,23 +44,23 @@ Trial try_exact(const Group& group, uint64_t seed, const GeneratorOptions& optio
   Traits traits;
   const Outcome expected = run_here(program, &traits);
   Trial trial;
-  const auto wrong = [&](const Program& program, const Outcome& expected, Mode mode) {
+  const auto wrong = [&](const Program& program, const Outcome& expected, BackwardMode mode) {
     // The fast mode runs nodes that nothing comes to.
     const Hooks hooks =
-        mode == Mode::kFast ? std::min(Hooks::kDefined, hooks_of(program)) : hooks_of(program);
+        mode == BackwardMode::kFast ? std::min(Hooks::kDefined, hooks_of(program)) : hooks_of(program);
     return difference(program, expected, run_distributed(group, program, {.mode = mode}), /*bits=*/false,
                       hooks);
   };
-  for (Mode mode : {Mode::kSmart, Mode::kFast}) {
-    if (mode == Mode::kFast && !traits.messages_used) continue;
-    trial.fast |= mode == Mode::kFast;
+  for (BackwardMode mode : {BackwardMode::kSmart, BackwardMode::kFast}) {
+    if (mode == BackwardMode::kFast && !traits.messages_used) continue;
+    trial.fast |= mode == BackwardMode::kFast;
     const std::string found = wrong(program, expected, mode);
     if (found.empty()) continue;
-    trial.failure = absl::StrCat(mode == Mode::kFast ? "fast mode: " : "smart mode: ",
+    trial.failure = absl::StrCat(mode == BackwardMode::kFast ? "fast mode: " : "smart mode: ",
                                  explain(program, found, [&](const Program& smaller) -> std::string {
                                    Traits traits;
                                    const Outcome expected = run_here(smaller, &traits);
-                                   if (mode == Mode::kFast && !traits.messages_used) return "";
+                                   if (mode == BackwardMode::kFast && !traits.messages_used) return "";
                                    return wrong(smaller, expected, mode);
                                  }));
     break;

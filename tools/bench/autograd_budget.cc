@@ -91,7 +91,7 @@ class Trainer final : public GradwireMember {
     x_.mutable_grad().reset();
     y_.mutable_grad().reset();
     for (const auto& [name, mode] :
-         {std::pair("smart", autograd::Mode::kSmart), {"fast", autograd::Mode::kFast}}) {
+         {std::pair("smart", autograd::BackwardMode::kSmart), {"fast", autograd::BackwardMode::kFast}}) {
       std::printf("\nremote_add, %s\n", name);
       steps(mode);
     }
@@ -135,7 +135,7 @@ class Trainer final : public GradwireMember {
     row(what, middle(std::move(rounds)), here, there, int64_t{kRounds} * kRuns);
   }
 
-  std::array<int64_t, kParts> step(autograd::Mode mode) {
+  std::array<int64_t, kParts> step(autograd::BackwardMode mode) {
     std::array<int64_t, kParts + 1> at{};
     at[0] = nanoseconds();
     {
@@ -157,7 +157,7 @@ class Trainer final : public GradwireMember {
     return parts;
   }
 
-  void steps(autograd::Mode mode) {
+  void steps(autograd::BackwardMode mode) {
     static constexpr const char* kNames[kParts] = {"  context opened",
                                                    "  call: send node, request, handler, answer, recv node",
                                                    "  loss = result.sum()",

@@ -19,7 +19,7 @@ namespace {
 using Sgd = torch::optim::SGD;
 
 autograd::BackwardOptions options(bool fast) {
-  return {.mode = fast ? autograd::Mode::kFast : autograd::Mode::kSmart};
+  return {.mode = fast ? autograd::BackwardMode::kFast : autograd::BackwardMode::kSmart};
 }
 
 class GradwireAutograd final : public GradwireMember {
