@@ -1,19 +1,14 @@
 #include "gradwire/autograd/graph/local_executor.h"
 
-#include <torch/csrc/autograd/cpp_hook.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 
 #include <algorithm>
-#include <cstring>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <tuple>
-#include <typeinfo>
 
 #include "absl/strings/str_cat.h"
-#include "gradwire/autograd/graph/anomaly.h"
 #include "gradwire/base/error.h"
 
 namespace gradwire::autograd {
@@ -26,24 +21,41 @@ using torch::autograd::InputBuffer;
 using torch::autograd::Node;
 using torch::autograd::variable_list;
 
-void validate(const edge_list& edges, variable_list& gradients, const std::string& who) {
-  torch::autograd::validate_outputs(edges, gradients, [&who](const std::string& message) {
-    return absl::StrCat(who, " returned an invalid gradient: ", message);
-  });
+// FailedPrecondition where the graph leaves the context.
+absl::Status check_reached(const RecvNode& node, const GraphOptions& options) {
+  if (node.context() != options.context) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the graph of a backward pass in the autograd context ", rpc::to_string(options.context),
+        " reaches a tensor that worker \"", node.sender().name, "\" sent in the context ",
+        rpc::to_string(node.context()), ": detach() it where it passes from one context to the other"));
+  }
+  if (node.self() != options.self) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the graph of a backward pass in the autograd context ", rpc::to_string(options.context),
+                     " reaches a tensor that another agent of this process received from worker \"",
+                     node.sender().name, "\""));
+  }
+  return absl::OkStatus();
 }
 
-// Whose gradient a tensor's hook is for. libtorch does not export what dynamic_cast would need of the hook's class.
-std::optional<std::size_t> output_of(const torch::autograd::FunctionPreHook& hook) {
-  using TensorHook = torch::autograd::CppFunctionTensorPreHook;
-  if (std::strcmp(typeid(hook).name(), "N5torch8autograd24CppFunctionTensorPreHookE") != 0)
-    return std::nullopt;
-  return static_cast<const TensorHook&>(hook).value_idx_;
+// InvalidArgument where these are not the gradients of the tensors that are marked.
+absl::Status check_marked(const variable_list& gradients, const Flags& marked, uint64_t message) {
+  if (gradients.size() != marked.size()) {
+    return absl::InvalidArgumentError(absl::StrCat(gradients.size(), " gradients came for the ",
+                                                   marked.size(), " tensors of message ", message));
+  }
+  for (std::size_t i = 0; i < marked.size(); ++i) {
+    if (gradients[i].defined() && !marked[i]) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("a gradient came for tensor ", i, " of message ", message, ", which was not marked"));
+    }
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
 
 LocalExecutor::LocalExecutor(Options options) : options_(options) {}
-LocalExecutor::~LocalExecutor() = default;
 
 void LocalExecutor::add_inputs(const std::vector<at::Tensor>& inputs) {
   for (const at::Tensor& input : inputs) {
@@ -232,19 +244,7 @@ absl::Status LocalExecutor::walk(Reach& reach) {
   follow_needs(reach);
   for (Reached& reached : reach.marked) {
     std::sort(reached.outputs.begin(), reached.outputs.end());
-    const RecvNode& node = *reached.node;
-    if (node.context() != options_.context) {
-      return absl::FailedPreconditionError(absl::StrCat(
-          "the graph of a backward pass in the autograd context ", rpc::to_string(options_.context),
-          " reaches a tensor that worker \"", node.sender().name, "\" sent in the context ",
-          rpc::to_string(node.context()), ": detach() it where it passes from one context to the other"));
-    }
-    if (node.self() != options_.self) {
-      return absl::FailedPreconditionError(absl::StrCat(
-          "the graph of a backward pass in the autograd context ", rpc::to_string(options_.context),
-          " reaches a tensor that another agent of this process received from worker \"", node.sender().name,
-          "\""));
-    }
+    GRADWIRE_RETURN_IF_ERROR(check_reached(*reached.node, options_));
   }
   return absl::OkStatus();
 }
@@ -269,18 +269,9 @@ absl::Status LocalExecutor::deliver_message(uint64_t message, variable_list grad
   const edge_list& edges = sent.node->next_edges();
   // A bit mask names them, so there are up to seven undefined ones too many.
   while (gradients.size() > edges.size() && !gradients.back().defined()) gradients.pop_back();
-  if (gradients.size() != edges.size()) {
-    return absl::InvalidArgumentError(absl::StrCat(gradients.size(), " gradients came for the ", edges.size(),
-                                                   " tensors of message ", message));
-  }
-  for (std::size_t i = 0; i < edges.size(); ++i) {
-    if (gradients[i].defined() && !sent.marked[i]) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("a gradient came for tensor ", i, " of message ", message, ", which was not marked"));
-    }
-  }
+  GRADWIRE_RETURN_IF_ERROR(check_marked(gradients, sent.marked, message));
   try {
-    validate(edges, gradients, sent.node->name());
+    validate_gradients(edges, gradients, sent.node->name());
     sent.arrived = true;
     for (uint32_t i = 0; i < edges.size(); ++i) {
       if (!sent.marked[i]) continue;
@@ -390,6 +381,9 @@ std::optional<LocalExecutor::Task> LocalExecutor::next() {
     }
     if (task.runs) task.recv = static_cast<RecvNode*>(record.node);
   }
+  if (auto captured = captures_.find(record.node); captured != captures_.end()) {
+    task.captures = &captured->second;
+  }
   if (record.kind == Kind::kLeaf) task.leaf = &static_cast<AccumulateGrad*>(record.node)->variable;
   record.incoming = {};
   if (record.buffer.buffer.empty()) {
@@ -399,75 +393,6 @@ std::optional<LocalExecutor::Task> LocalExecutor::next() {
     record.buffer = InputBuffer(0);
   }
   return next;
-}
-
-// Tensor hooks run wherever a gradient passes, hooks of the node only where it runs.
-void LocalExecutor::call_tensor_hooks(Node& node, Task& task) const {
-  // Of a message only what is used is in the pass.
-  const auto is_live = [&task](std::size_t output) {
-    return task.live.empty() || (output < task.live.size() && task.live[output]);
-  };
-  for (const auto& hook : node.tensor_pre_hooks()) {
-    const std::optional<std::size_t> output = output_of(*hook);
-    if (output && !is_live(*output)) continue;
-    task.inputs = (*hook)(task.inputs);
-  }
-  if (node.retains_grad_hooks().empty()) return;
-  std::unique_lock<Mutex> lock;
-  if (options_.retained_gradients != nullptr) lock = std::unique_lock(*options_.retained_gradients);
-  for (const auto& [output, hook] : node.retains_grad_hooks()) {
-    if (is_live(output)) task.inputs = (*hook)(task.inputs);
-  }
-}
-
-absl::Status LocalExecutor::run(Task& task) const {
-  Node& node = *task.node;
-  try {
-    call_tensor_hooks(node, task);
-    if (auto captured = captures_.find(&node); captured != captures_.end()) {
-      for (const auto& [input, tensor] : captured->second) task.kept.emplace_back(tensor, task.inputs[input]);
-    }
-    if (task.leaf == nullptr && !task.runs) {
-      task.inputs.clear();
-      return absl::OkStatus();
-    }
-    for (const auto& hook : node.pre_hooks()) task.inputs = (*hook)(task.inputs);
-    if (task.recv != nullptr) {
-      for (const auto& hook : node.post_hooks()) (*hook)({}, task.inputs);
-      task.outputs = std::move(task.inputs);
-      for (std::size_t i = 0; i < task.shipped.size(); ++i) {
-        if (!task.shipped[i]) task.outputs[i] = at::Tensor();
-      }
-      return absl::OkStatus();
-    }
-    if (task.leaf != nullptr) {
-      for (const auto& hook : node.post_hooks()) (*hook)({}, task.inputs);
-      if (!options_.inputs_only) task.kept.emplace_back(*task.leaf, std::move(task.inputs[0]));
-      task.inputs.clear();
-      return absl::OkStatus();
-    }
-    apply(node, task);
-  } catch (...) {
-    absl::Status status = status_from_exception(std::current_exception());
-    if (options_.anomaly) status = with_forward_stack(node, std::move(status));
-    return with_context(status, absl::StrCat("in the backward of ", node.name()));
-  }
-  return absl::OkStatus();
-}
-
-void LocalExecutor::apply(Node& node, Task& task) const {
-  if (!options_.retain_graph) node.will_release_variables();
-  const bool has_post_hooks = !node.post_hooks().empty();
-  if (has_post_hooks) {
-    task.outputs = node(variable_list(task.inputs));
-  } else {
-    task.outputs = node(std::move(task.inputs));
-  }
-  validate(node.next_edges(), task.outputs, node.name());
-  if (options_.check_nan) refuse_nan(task.outputs);
-  for (const auto& hook : node.post_hooks()) task.outputs = (*hook)(task.outputs, task.inputs);
-  task.inputs.clear();
-  if (!options_.retain_graph) node.release_variables();
 }
 
 void LocalExecutor::finished(Task& task) {

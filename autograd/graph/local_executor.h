@@ -14,13 +14,11 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
-#include "absl/container/inlined_vector.h"
 #include "absl/status/statusor.h"
-#include "gradwire/autograd/graph/gradients.h"
+#include "gradwire/autograd/graph/node_task.h"
 #include "gradwire/autograd/graph/recv_node.h"
 #include "gradwire/autograd/graph/send_node.h"
 #include "gradwire/autograd/graph/timeline.h"
-#include "gradwire/base/mutex.h"
 #include "gradwire/codec/id.h"
 
 namespace gradwire::autograd {
@@ -29,40 +27,23 @@ namespace gradwire::autograd {
 // nodes whose gradients have. Replaces libtorch's engine, which runs a whole graph or none of it and is not
 // open to extension; it keeps the engine's order (the node created last first) and its treatment of hooks.
 //
-// Gradients that come to the same input of a node are added in the order in which that engine would have added them, the
-// youngest producer's first, whatever the order in which they arrive: so the sums are equal bit for bit. One that comes
-// too early is held.
+// Gradients that come to the same input of a node are added in the order in which that engine would have
+// added them, the youngest producer's first, whatever the order in which they arrive: so the sums are equal
+// bit for bit. One that comes too early is held.
 //
 // First mark_roots and mark_outputs; then deliver_*, and tasks: next(), run(), finished(). run() is the part
 // that calls user code (nodes and hooks); everything else is quick. Not thread-safe, but run() touches its
 // task alone: a lock that guards the rest need not be held. Keeps the graph alive.
 //
-// With Options::inputs_only nothing runs but what a gradient of the inputs depends on. What that is shows when the
-// whole graph has been marked: need_outputs() says what the other workers have found, begin_run() ends the marking.
+// With Options::inputs_only nothing runs but what a gradient of the inputs depends on. What that is shows
+// when the whole graph has been marked: need_outputs() says what the other workers have found, begin_run()
+// ends the marking.
 class LocalExecutor {
  public:
   using Node = torch::autograd::Node;
   using variable_list = torch::autograd::variable_list;
-
-  struct Options {
-    rpc::Id context;
-    // This worker's incarnation.
-    uint64_t self = 0;
-    // Nodes keep what they saved for another pass.
-    bool retain_graph = false;
-    // Adds gradients as they arrive, and holds none.
-    bool sum_as_they_arrive = false;
-    // Which of two nodes is the older one. nullptr: as their thread numbered them.
-    std::shared_ptr<const Timeline> timeline = nullptr;
-    // Only gradients of add_inputs' tensors are kept, and nothing is run that they do not depend on.
-    bool inputs_only = false;
-    // Where a node fails, says where it was made, if libtorch knows (anomaly mode); and whether a gradient that is not a
-    // number is a failure.
-    bool anomaly = false;
-    bool check_nan = false;
-    // Held while retain_grad() hooks run: a tensor that several passes use has one `.grad`.
-    Mutex* retained_gradients = nullptr;
-  };
+  using Options = GraphOptions;
+  using Task = NodeTask;
 
   // Outputs of a recv node that the walk has reached for the first time, ascending.
   struct Reached {
@@ -85,29 +66,7 @@ class LocalExecutor {
     }
   };
 
-  // One for each input or output of a node; few nodes have more than fit here.
-  using Flags = absl::InlinedVector<bool, 16>;
-
-  struct Task {
-    uint32_t record = 0;
-    Node* node = nullptr;
-    // Set when the node is one of these.
-    RecvNode* recv = nullptr;
-    const at::Tensor* leaf = nullptr;
-    // False where gradients are only looked at, for an input that nothing else depends on.
-    bool runs = true;
-    // Of a recv node: which of its gradients are looked at, and which are shipped.
-    Flags live;
-    Flags shipped;
-    variable_list inputs;
-    // After run(): the node's outputs; for a recv node the gradients to ship, undefined where not marked.
-    variable_list outputs;
-    // After run(): gradients to keep: of the leaf, and of tensors asked for.
-    std::vector<std::pair<at::Tensor, at::Tensor>> kept;
-  };
-
   explicit LocalExecutor(Options options);
-  ~LocalExecutor();
 
   // ---- Counting. Errors: FailedPrecondition when the graph leaves the context, naming both.
 
@@ -119,8 +78,8 @@ class LocalExecutor {
   // have.
   absl::StatusOr<Reach> mark_outputs(const std::shared_ptr<SendNode>& node,
                                      const std::vector<uint32_t>& outputs);
-  // An input elsewhere depends on these outputs of a message that was received here. InvalidArgument for what was not
-  // marked.
+  // An input elsewhere depends on these outputs of a message that was received here. InvalidArgument for what
+  // was not marked.
   absl::StatusOr<Reach> need_outputs(uint64_t sender, uint64_t message, const std::vector<uint32_t>& outputs);
   // What has been counted since the last call: nodes that will run, messages and root gradients that will
   // arrive. With inputs_only that is known from begin_run() on.
@@ -138,7 +97,7 @@ class LocalExecutor {
   // The next node to run; nothing when none has all it waits for.
   std::optional<Task> next();
   // Runs the node and its hooks. Exceptions become the status, with the node's name.
-  absl::Status run(Task& task) const;
+  absl::Status run(Task& task) const { return run_node(task, options_); }
   // Hands the outputs on.
   void finished(Task& task);
 
@@ -177,7 +136,8 @@ class LocalExecutor {
     absl::InlinedVector<Incoming, 1> incoming;
     torch::autograd::InputBuffer buffer{0};
     std::optional<Timeline::Place> place;
-    // For a recv node: the outputs that the walk reached, and with inputs_only those that lead on to an input.
+    // For a recv node: the outputs that the walk reached, and with inputs_only those that lead on to an
+    // input.
     Flags marked;
     Flags needed_outputs;
   };
@@ -209,9 +169,6 @@ class LocalExecutor {
   // Follows edges back from what is newly needed.
   void follow_needs(Reach& reach);
   uint32_t visit(const torch::autograd::Edge& edge);
-  void call_tensor_hooks(Node& node, Task& task) const;
-  // Runs the node itself, and its post-hooks.
-  void apply(Node& node, Task& task) const;
   // `from` as it was counted.
   void deliver(const torch::autograd::Edge& edge, at::Tensor gradient, const From& from);
   static void add(Record& record, uint32_t input, at::Tensor gradient);
@@ -235,7 +192,7 @@ class LocalExecutor {
   absl::flat_hash_map<std::pair<uint64_t, uint64_t>, uint32_t> recv_records_;
   bool runs_ = false;
   absl::flat_hash_map<const void*, std::size_t> reach_index_;
-  absl::flat_hash_map<const Node*, std::vector<std::pair<uint32_t, at::Tensor>>> captures_;
+  absl::flat_hash_map<const Node*, Captures> captures_;
   std::vector<std::shared_ptr<Node>> captured_;
   uint64_t counted_ = 0;
   uint64_t order_ = 0;

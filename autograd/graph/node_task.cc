@@ -1,0 +1,111 @@
+#include "gradwire/autograd/graph/node_task.h"
+
+#include <torch/csrc/autograd/cpp_hook.h>
+#include <torch/csrc/autograd/engine.h>
+
+#include <algorithm>
+#include <cstring>
+#include <mutex>
+#include <optional>
+#include <typeinfo>
+
+#include "absl/strings/str_cat.h"
+#include "gradwire/autograd/graph/anomaly.h"
+#include "gradwire/base/error.h"
+
+namespace gradwire::autograd {
+
+using torch::autograd::edge_list;
+using torch::autograd::Node;
+using torch::autograd::variable_list;
+
+void validate_gradients(const edge_list& edges, variable_list& gradients, const std::string& who) {
+  torch::autograd::validate_outputs(edges, gradients, [&who](const std::string& message) {
+    return absl::StrCat(who, " returned an invalid gradient: ", message);
+  });
+}
+
+namespace {
+
+// Whose gradient a tensor's hook is for. libtorch does not export what dynamic_cast would need of the hook's
+// class.
+std::optional<std::size_t> output_of(const torch::autograd::FunctionPreHook& hook) {
+  using TensorHook = torch::autograd::CppFunctionTensorPreHook;
+  if (std::strcmp(typeid(hook).name(), "N5torch8autograd24CppFunctionTensorPreHookE") != 0)
+    return std::nullopt;
+  return static_cast<const TensorHook&>(hook).value_idx_;
+}
+
+// Tensor hooks run wherever a gradient passes, hooks of the node only where it runs.
+void call_tensor_hooks(Node& node, NodeTask& task, const GraphOptions& options) {
+  // Of a message only what is used is in the pass.
+  const auto is_live = [&task](std::size_t output) {
+    return task.live.empty() || (output < task.live.size() && task.live[output]);
+  };
+  for (const auto& hook : node.tensor_pre_hooks()) {
+    const std::optional<std::size_t> output = output_of(*hook);
+    if (output && !is_live(*output)) continue;
+    task.inputs = (*hook)(task.inputs);
+  }
+  if (node.retains_grad_hooks().empty()) return;
+  std::unique_lock<Mutex> lock;
+  if (options.retained_gradients != nullptr) lock = std::unique_lock(*options.retained_gradients);
+  for (const auto& [output, hook] : node.retains_grad_hooks()) {
+    if (is_live(output)) task.inputs = (*hook)(task.inputs);
+  }
+}
+
+// Runs the node itself, and its post-hooks.
+void apply(Node& node, NodeTask& task, const GraphOptions& options) {
+  if (!options.retain_graph) node.will_release_variables();
+  const bool has_post_hooks = !node.post_hooks().empty();
+  if (has_post_hooks) {
+    task.outputs = node(variable_list(task.inputs));
+  } else {
+    task.outputs = node(std::move(task.inputs));
+  }
+  validate_gradients(node.next_edges(), task.outputs, node.name());
+  if (options.check_nan) refuse_nan(task.outputs);
+  for (const auto& hook : node.post_hooks()) task.outputs = (*hook)(task.outputs, task.inputs);
+  task.inputs.clear();
+  if (!options.retain_graph) node.release_variables();
+}
+
+}  // namespace
+
+absl::Status run_node(NodeTask& task, const GraphOptions& options) {
+  Node& node = *task.node;
+  try {
+    call_tensor_hooks(node, task, options);
+    if (task.captures != nullptr) {
+      for (const auto& [input, tensor] : *task.captures) task.kept.emplace_back(tensor, task.inputs[input]);
+    }
+    if (task.leaf == nullptr && !task.runs) {
+      task.inputs.clear();
+      return absl::OkStatus();
+    }
+    for (const auto& hook : node.pre_hooks()) task.inputs = (*hook)(task.inputs);
+    if (task.recv != nullptr) {
+      for (const auto& hook : node.post_hooks()) (*hook)({}, task.inputs);
+      task.outputs = std::move(task.inputs);
+      for (std::size_t i = 0; i < task.shipped.size(); ++i) {
+        if (!task.shipped[i]) task.outputs[i] = at::Tensor();
+      }
+      return absl::OkStatus();
+    }
+    if (task.leaf != nullptr) {
+      for (const auto& hook : node.post_hooks()) (*hook)({}, task.inputs);
+      if (!options.inputs_only) task.kept.emplace_back(*task.leaf, std::move(task.inputs[0]));
+      task.inputs.clear();
+      return absl::OkStatus();
+    }
+    apply(node, task, options);
+  } catch (...) {
+    absl::Status status = status_from_exception(std::current_exception());
+    if (options.anomaly) status = with_forward_stack(node, std::move(status));
+    return with_context(status, absl::StrCat("in the backward of ", node.name()));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace gradwire::autograd
