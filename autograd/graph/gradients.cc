@@ -36,6 +36,16 @@ const at::Tensor& Gradients::at(const at::Tensor& tensor) const {
           : "the undefined tensor has no gradient"));
 }
 
+std::vector<at::Tensor> Gradients::of(const std::vector<at::Tensor>& tensors) const {
+  std::vector<at::Tensor> gradients;
+  gradients.reserve(tensors.size());
+  for (const at::Tensor& tensor : tensors) {
+    const at::Tensor* gradient = find(tensor);
+    gradients.push_back(gradient == nullptr ? at::Tensor() : *gradient);
+  }
+  return gradients;
+}
+
 at::Tensor& Gradients::operator[](const at::Tensor& tensor) {
   auto [found, is_new] = index_.try_emplace(tensor.unsafeGetTensorImpl(), entries_.size());
   if (is_new) entries_.push_back({tensor, at::Tensor()});

@@ -22,6 +22,8 @@ class Gradients {
   const at::Tensor& at(const at::Tensor& tensor) const;
   // nullptr when the tensor has none.
   const at::Tensor* find(const at::Tensor& tensor) const;
+  // One for each tensor, undefined where it has none.
+  std::vector<at::Tensor> of(const std::vector<at::Tensor>& tensors) const;
   bool contains(const at::Tensor& tensor) const { return find(tensor) != nullptr; }
   std::size_t size() const { return entries_.size(); }
   bool empty() const { return entries_.empty(); }
@@ -37,7 +39,8 @@ class Gradients {
 };
 
 // Adds `gradient` to what `gradients` has for the leaf `variable`, laid out as libtorch lays out `.grad`; in
-// place only where nobody else can hold the memory. With GradMode on (create_graph) as it is. Throws what libtorch throws.
+// place only where nobody else can hold the memory. With GradMode on (create_graph) as it is. Throws what
+// libtorch throws.
 void accumulate(Gradients& gradients, const at::Tensor& variable, at::Tensor gradient);
 
 }  // namespace gradwire::autograd

@@ -168,7 +168,7 @@ double clip_grad_norm_(const ContextRef& context, const std::vector<rpc::RRef<at
   constexpr char kWhat[] = "clip_grad_norm_";
   check_limit(max_norm, kWhat, "max_norm");
   const std::shared_ptr<rpc::Agent> agent = context.agent();
-  const rpc::Id id = live_context(*agent, context);
+  const rpc::Id id = live_context(*agent, context)->id;
   const std::vector<ParameterOwner> owners = by_owner(absl::MakeConstSpan(&parameters, 1));
   // The calls are no part of the context's forward.
   ActiveContextSlot::Scope no_context(nullptr);
@@ -219,7 +219,7 @@ void clip_grad_value_(const ContextRef& context, const std::vector<rpc::RRef<at:
   constexpr char kWhat[] = "clip_grad_value_";
   check_limit(clip_value, kWhat, "clip_value");
   const std::shared_ptr<rpc::Agent> agent = context.agent();
-  const rpc::Id id = live_context(*agent, context);
+  const rpc::Id id = live_context(*agent, context)->id;
   const std::vector<ParameterOwner> owners = by_owner(absl::MakeConstSpan(&parameters, 1));
   ActiveContextSlot::Scope no_context(nullptr);
   std::vector<Future<void>> calls;

@@ -127,7 +127,7 @@ rpc::RRef<OptimizerShard> OptimizerShard::make(const std::vector<Group>& groups,
       std::static_pointer_cast<OptimizerShard>(engine.shared(settings.name, [&]() -> std::shared_ptr<void> {
         auto made = std::make_shared<OptimizerShard>(
             agent, settings, numbers, parameters, make_or_explain(make_optimizer, parameters, settings.kind));
-        engine.watch(made);
+        engine.watch(made->round_);
         return made;
       }));
   const Settings& there = shard->settings_;
@@ -152,8 +152,7 @@ rpc::RRef<OptimizerShard> OptimizerShard::make(const std::vector<Group>& groups,
   }
   if (auto call = rpc::CallContext::current()) {
     if (auto trainer = agent->find_worker(call->caller()); trainer.ok()) {
-      MutexLock lock(shard->mutex_);
-      if (shard->trainers_.insert(trainer->incarnation).second) shard->lost_ = absl::OkStatus();
+      shard->round_->add_trainer(trainer->incarnation);
     }
   }
   return rpc::RRef<OptimizerShard>(*agent, shard);
@@ -168,6 +167,7 @@ OptimizerShard::OptimizerShard(const std::shared_ptr<rpc::Agent>& agent, Setting
       group_sizes_(sizes_of(parameters)),
       parameters_(flatten(parameters)),
       addresses_(addresses_of(parameters_)),
+      round_(std::make_shared<SyncRound>(agent, settings_.name, settings_.trainers)),
       optimizer_(std::move(optimizer)) {
   if (settings_.consistency == Consistency::kWait) value_or_throw(Engine::of(*agent))->gate().arm();
 }
@@ -189,8 +189,13 @@ Future<OptimizerShard::Missing> OptimizerShard::step(uint64_t origin, uint64_t c
     const auto call = rpc::CallContext::current();
     const rpc::Worker trainer =
         call == nullptr ? agent->self() : value_or_throw(agent->find_worker(call->caller()));
-    deposit(value_or_throw(engine.contexts().enter(id, trainer.incarnation)), rates, call_deadline(),
-            std::move(done));
+    const auto context = value_or_throw(engine.contexts().enter(id, trainer.incarnation));
+    round_->deposit({id, trainer, gradients_of(*context), rates, std::move(done)}, call_deadline(),
+                    [&](const Tensors& averages, const Rates& latest) -> absl::StatusOr<Missing> {
+                      const Missing missing = missing_of(averages);
+                      if (!refuses(missing)) GRADWIRE_RETURN_IF_ERROR(apply(averages, latest));
+                      return missing;
+                    });
     return future;
   }
   const absl::StatusOr<std::shared_ptr<ContextState>> context = engine.contexts().find(id);
@@ -213,13 +218,8 @@ Future<OptimizerShard::Missing> OptimizerShard::step(uint64_t origin, uint64_t c
 }
 
 OptimizerShard::Tensors OptimizerShard::gradients_of(ContextState& context) const {
-  Tensors gradients;
   MutexLock lock(context.mutex);
-  for (const at::Tensor& parameter : parameters_) {
-    const at::Tensor* gradient = context.gradients.find(parameter);
-    gradients.push_back(gradient == nullptr ? at::Tensor() : *gradient);
-  }
-  return gradients;
+  return context.gradients.of(parameters_);
 }
 
 OptimizerShard::Missing OptimizerShard::missing_of(const Tensors& gradients) const {

@@ -6,12 +6,11 @@
 #include <functional>
 #include <memory>
 #include <string>
-#include <tuple>
 #include <utility>
 #include <vector>
 
-#include "absl/container/flat_hash_set.h"
 #include "gradwire/autograd/optimizer/optimizer_archive.h"
+#include "gradwire/autograd/optimizer/sync_round.h"
 #include "gradwire/autograd/pass/engine.h"
 #include "gradwire/base/future.h"
 #include "gradwire/base/mutex.h"
@@ -40,18 +39,16 @@ enum class Consistency {
 // Its groups are those of the distributed optimizer that have parameters here; each knows its number there.
 // Nothing is locked but the shard itself: shards with different parameters step at the same time.
 // Thread-safe; owned by the RRefs to it.
-class OptimizerShard : public Engine::Watcher, public std::enable_shared_from_this<OptimizerShard> {
+class OptimizerShard : public std::enable_shared_from_this<OptimizerShard> {
  public:
-  using Tensors = std::vector<at::Tensor>;
+  using Tensors = SyncRound::Tensors;
   // From the parameters of each group.
   using MakeOptimizer = std::function<std::unique_ptr<torch::optim::Optimizer>(std::vector<Tensors>)>;
   // The number of a group in the distributed optimizer, and its parameters here.
   using Group = std::pair<int64_t, std::vector<rpc::RRef<at::Tensor>>>;
   // The learning rate of every group of the distributed optimizer; empty: as before.
-  using Rates = std::vector<double>;
-  // The parameters that had no gradient in a step: how many; and of the first the number of its group and its
-  // place among the group's parameters here.
-  using Missing = std::tuple<int64_t, int64_t, int64_t>;
+  using Rates = SyncRound::Rates;
+  using Missing = SyncRound::Missing;
   struct Settings {
     std::string name;
     // The optimizer's name on the wire.
@@ -75,12 +72,12 @@ class OptimizerShard : public Engine::Watcher, public std::enable_shared_from_th
 
   OptimizerShard(const std::shared_ptr<rpc::Agent>& agent, Settings settings, std::vector<int64_t> groups,
                  std::vector<Tensors> parameters, std::unique_ptr<torch::optim::Optimizer> optimizer);
-  ~OptimizerShard() override;
+  ~OptimizerShard();
 
   // Called by trainers. The context is {origin, counter}: it may be one that has not been here. Where it has
   // left no gradient nothing is stepped, and the step waits for nobody (kSync: counts as zeros). With
-  // require_gradients nothing is stepped either where one parameter has none. A step that waits in vain for other
-  // trainers fails with DeadlineExceeded that names them, a little before the caller's deadline
+  // require_gradients nothing is stepped either where one parameter has none. A step that waits in vain for
+  // other trainers fails with DeadlineExceeded that names them, a little before the caller's deadline
   // (rpc/caller/answer_by.h).
   Future<Missing> step(uint64_t origin, uint64_t counter, const Rates& rates);
   // A step of an optimizer that evaluates the loss itself; returns the loss that it returns, and what had no
@@ -99,22 +96,7 @@ class OptimizerShard : public Engine::Watcher, public std::enable_shared_from_th
   SavedGroups save();
   void load(const SavedGroups& groups);
 
-  void worker_lost(const rpc::Worker& worker, const absl::Status& reason) override;
-  void context_released(const rpc::Id& context) override;
-  void shutdown(const absl::Status& reason) override;
-
  private:
-  // A trainer's gradients that wait for those of the others (kSync).
-  struct Deposit {
-    rpc::Id context;
-    rpc::Worker trainer;
-    Tensors gradients;
-    Rates rates;
-    Promise<Missing> done;
-    uint64_t timer = 0;
-  };
-  using Deposits = std::vector<Deposit>;
-
   // One for each parameter; those without one undefined.
   Tensors gradients_of(ContextState& context) const;
   // Runs `function` with the optimizer, and nobody else does. What it throws, marked with `what`.
@@ -127,17 +109,10 @@ class OptimizerShard : public Engine::Watcher, public std::enable_shared_from_th
   // Adds to what the gate says whom the step waited for, and what to do.
   absl::Status explain_wait(const absl::Status& status, const rpc::Id& context, const Gate& gate,
                             const rpc::Agent& agent) const;
-  void deposit(const std::shared_ptr<ContextState>& context, const Rates& rates, absl::Time deadline,
-               Promise<Missing> done);
   Missing missing_of(const Tensors& gradients) const;
   bool refuses(const Missing& missing) const {
     return settings_.require_gradients && std::get<0>(missing) > 0;
   }
-  Tensors average(Deposits& deposits) const;
-  void fail_deposits(const std::function<bool(const Deposit&)>& which, const absl::Status& status);
-  void expire(const rpc::Id& context);
-  // Which trainers have come to the step that is gathered, and which have not.
-  std::string who_is_missing() ABSL_LOCKS_EXCLUDED(mutex_);
 
   const std::weak_ptr<rpc::Agent> agent_;
   const Settings settings_;
@@ -147,20 +122,13 @@ class OptimizerShard : public Engine::Watcher, public std::enable_shared_from_th
   // Of all groups, one after the other.
   const Tensors parameters_;
   const StepGate::Parameters addresses_;
+  const std::shared_ptr<SyncRound> round_;
 
   // Held while the optimizer steps, but not by a step with a closure, which calls others: it keeps the rest
   // out by `closure_runs_`, which is changed with the mutex held.
   Mutex step_mutex_;
   bool closure_runs_ = false;
   const std::unique_ptr<torch::optim::Optimizer> optimizer_;
-
-  Mutex mutex_;
-  Deposits deposits_ ABSL_GUARDED_BY(mutex_);
-  // Incarnations of the workers whose optimizers share this shard.
-  absl::flat_hash_set<uint64_t> trainers_ ABSL_GUARDED_BY(mutex_);
-  // Why a round cannot come to an end: a trainer was lost and no other has taken its place.
-  absl::Status lost_ ABSL_GUARDED_BY(mutex_);
-  absl::Status stopped_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace gradwire::autograd

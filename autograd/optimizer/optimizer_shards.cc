@@ -90,7 +90,7 @@ std::string OptimizerShards::name_of(absl::string_view function) const {
 }
 
 void OptimizerShards::step(const ContextRef& context) {
-  const rpc::Id id = live_context(*agent_, context);
+  const rpc::Id id = live_context(*agent_, context)->id;
   const bool gathers = settings_.consistency == Consistency::kSync;
   // An owner that gathers keeps the context in its books; any other that it has not reached has no gradient.
   if (gathers) tell_of_end(*agent_, id, owners_);

@@ -29,11 +29,10 @@ std::vector<ParameterOwner> by_owner(absl::Span<const ParameterRefs> groups) {
   return owners;
 }
 
-rpc::Id live_context(const rpc::Agent& agent, const ContextRef& context) {
+std::shared_ptr<ContextState> live_context(const rpc::Agent& agent, const ContextRef& context) {
   Engine& engine = *value_or_throw(Engine::of(agent));
   return value_or_throw(context.number().has_value() ? engine.contexts().find(*context.number())
-                                                     : engine.contexts().find(context.id()))
-      ->id;
+                                                     : engine.contexts().find(context.id()));
 }
 
 void tell_of_end(const rpc::Agent& agent, const rpc::Id& context, const std::vector<ParameterOwner>& owners) {

@@ -18,6 +18,8 @@
 // Parameters by the worker that owns them, and rounds of calls to all of these.
 namespace gradwire::autograd {
 
+struct ContextState;
+
 using ParameterRefs = std::vector<rpc::RRef<at::Tensor>>;
 
 // What of some groups of parameters one worker owns.
@@ -37,8 +39,8 @@ struct ParameterOwner {
 // In the order in which the owners first appear. Throws Error, InvalidArgument, where a reference is empty.
 std::vector<ParameterOwner> by_owner(absl::Span<const ParameterRefs> groups);
 
-// The full id of a context that lives on `agent`. Throws Error, NotFound.
-rpc::Id live_context(const rpc::Agent& agent, const ContextRef& context);
+// A context that lives on `agent`. Throws Error, NotFound.
+std::shared_ptr<ContextState> live_context(const rpc::Agent& agent, const ContextRef& context);
 // Sees to it that these owners hear of the context's end even where no message of it reaches them.
 void tell_of_end(const rpc::Agent& agent, const rpc::Id& context, const std::vector<ParameterOwner>& owners);
 
@@ -49,7 +51,8 @@ namespace owners_internal {
 }  // namespace owners_internal
 
 // Waits for the call to each owner, one future for each and in their order, then throws the first error: when
-// it is thrown nothing is under way any more. `what` names the calls, as in "DistributedOptimizer<SGD>::step".
+// it is thrown nothing is under way any more. `what` names the calls, as in
+// "DistributedOptimizer<SGD>::step".
 template <class T>
 auto wait_for_owners(absl::string_view what, const std::vector<ParameterOwner>& owners,
                      const std::vector<Future<T>>& calls) {
