@@ -62,6 +62,20 @@ void plant_send(ContextState& context, uint64_t self, uint64_t receiver,
   context.send_nodes.emplace(graph.message(), std::move(node));
 }
 
+absl::StatusOr<SendNodes> find_send_nodes(ContextState& context, const std::vector<uint64_t>& messages) {
+  SendNodes nodes;
+  MutexLock lock(context.mutex);
+  for (uint64_t message : messages) {
+    auto found = context.send_nodes.find(message);
+    if (found == context.send_nodes.end()) {
+      return absl::NotFoundError(absl::StrCat("no tensors were sent as message ", message,
+                                              " of the autograd context ", rpc::to_string(context.id)));
+    }
+    nodes.push_back(found->second);
+  }
+  return nodes;
+}
+
 absl::Status plant_recv(const rpc::Id& context, uint64_t self, const rpc::Worker& from,
                         std::vector<at::Tensor>& tensors, const proto::Graph& graph) {
   // What the sender did not join to the graph (no_grad mode) is no leaf here either.

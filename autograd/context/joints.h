@@ -3,9 +3,10 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
-#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "gradwire/autograd/context/context_state.h"
 #include "gradwire/proto/value.pb.h"
 #include "gradwire/rpc/worker.h"
@@ -13,13 +14,17 @@
 // Where a message joins the graphs of two workers.
 namespace gradwire::autograd {
 
-// A message of worker `self` with these tensors is about to go to `receiver`: plants a send node for those that require
-// grad, and says so in `graph`. Does nothing when none does.
+// A message of worker `self` with these tensors is about to go to `receiver`: plants a send node for those
+// that require grad, and says so in `graph`. Does nothing when none does.
 void plant_send(ContextState& context, uint64_t self, uint64_t receiver,
                 const std::vector<at::Tensor>& tensors, proto::Graph& graph);
 
-// The message arrived at worker `self`: those of `tensors` that `graph` names become outputs of a recv node, the others
-// are no leaves. InvalidArgument for what no worker says.
+using SendNodes = std::vector<std::shared_ptr<SendNode>>;
+// The nodes of these messages. NotFound when a message left none.
+absl::StatusOr<SendNodes> find_send_nodes(ContextState& context, const std::vector<uint64_t>& messages);
+
+// The message arrived at worker `self`: those of `tensors` that `graph` names become outputs of a recv node,
+// the others are no leaves. InvalidArgument for what no worker says.
 absl::Status plant_recv(const rpc::Id& context, uint64_t self, const rpc::Worker& from,
                         std::vector<at::Tensor>& tensors, const proto::Graph& graph);
 

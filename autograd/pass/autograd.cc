@@ -42,7 +42,7 @@ void take_inputs(const std::string& header, const std::vector<rpc::RRef<at::Tens
   Engine& engine = *value_or_throw(Engine::of(*agent));
   const auto call = rpc::CallContext::current();
   const uint64_t root = value_or_throw(agent->find_worker(call->caller())).incarnation;
-  const std::shared_ptr<Pass> pass = value_or_throw(engine.join_pass(parsed, root, call->deadline()));
+  const std::shared_ptr<Pass> pass = value_or_throw(engine.passes().join(parsed, root, call->deadline()));
   std::vector<at::Tensor> inputs;
   for (const auto& reference : references) inputs.push_back(reference.local_value());
   for (const at::Tensor& input : inputs) throw_if_error(check_input(input));
@@ -67,11 +67,6 @@ namespace {
   });
   return true;
 }();
-
-absl::StatusOr<std::shared_ptr<ContextState>> find_context(Engine& engine, const ContextRef& context) {
-  if (context.number().has_value()) return engine.contexts().find(*context.number());
-  return engine.contexts().find(context.id());
-}
 
 absl::Status check_roots(const std::vector<at::Tensor>& roots, const BackwardOptions& options) {
   if (roots.empty()) return absl::InvalidArgumentError("backward() needs at least one root");
@@ -107,18 +102,9 @@ absl::Status check_roots(const std::vector<at::Tensor>& roots, const BackwardOpt
   return absl::OkStatus();
 }
 
-std::vector<at::Tensor> gradients_of(const std::vector<at::Tensor>& tensors, const Gradients& gradients) {
-  std::vector<at::Tensor> found;
-  for (const at::Tensor& tensor : tensors) {
-    const at::Tensor* gradient = gradients.find(tensor);
-    found.push_back(gradient == nullptr ? at::Tensor() : *gradient);
-  }
-  return found;
-}
-
 // Tells the owners of the inputs elsewhere, before anything is marked.
-void hold_inputs(Engine& engine, const ContextState& context, const Pass& pass,
-                 const std::vector<Input>& inputs, absl::Time deadline) {
+void hold_inputs(Engine& engine, const ContextState& context, Pass& pass, const std::vector<Input>& inputs,
+                 absl::Time deadline) {
   rpc::Agent& agent = engine.agent();
   ParameterRefs references;
   for (const Input& input : inputs) {
@@ -131,19 +117,20 @@ void hold_inputs(Engine& engine, const ContextState& context, const Pass& pass,
   for (const ParameterOwner& owner : owners) {
     const absl::Duration left = deadline - Clock::system().now();
     held.push_back(agent.rpc_async<&take_inputs>(rpc::Destination(owner.worker).with_timeout(left),
-                                                 pass.header().SerializeAsString(),
+                                                 pass.part().calls().header().SerializeAsString(),
                                                  owner.groups[0].parameters));
   }
   for (const Future<void>& each : held) each.wait();
 }
 
-// backward() and its like. `apart`: tensors whose gradients do not go into the context, and those gradients afterwards.
+// backward() and its like. `apart`: tensors whose gradients do not go into the context, and those gradients
+// afterwards.
 void run_pass(const ContextRef& context, const std::vector<at::Tensor>& roots, const BackwardOptions& options,
               const std::vector<at::Tensor>& apart = {}, Gradients* gradients_apart = nullptr) {
   const std::shared_ptr<rpc::Agent> agent = context.agent();
   rpc::AgentGuard guard(agent);
   Engine& engine = *value_or_throw(Engine::of(*agent));
-  const std::shared_ptr<ContextState> state = value_or_throw(find_context(engine, context));
+  const std::shared_ptr<ContextState> state = live_context(*agent, context);
   throw_if_error(check_roots(roots, options));
 
   torch::autograd::edge_list edges;
@@ -183,16 +170,16 @@ void run_pass(const ContextRef& context, const std::vector<at::Tensor>& roots, c
     write_position(*active, *header.mutable_position());
   }
   header.set_check_nan(header.anomaly() && torch::autograd::AnomalyMode::should_check_nan());
-  const std::shared_ptr<Pass> pass = engine.begin_pass(state, std::move(header), deadline);
+  const std::shared_ptr<Pass> pass = engine.passes().begin(state, std::move(header), deadline);
   const uint64_t handle = token.on_cancelled([weak = std::weak_ptr<Pass>(pass), token] {
-    if (auto alive = weak.lock()) alive->abort(token.reason());
+    if (auto alive = weak.lock()) alive->part().abort(token.reason());
   });
   std::vector<at::Tensor> inputs;
   for (const Input& input : options.inputs) {
     if (!input.reference()) inputs.push_back(input.tensor());
   }
   absl::Status status = pass->add_inputs(inputs);
-  pass->keep_apart(apart);
+  pass->gradients().keep_apart(apart);
   try {
     if (status.ok() && inputs.size() < options.inputs.size()) {
       hold_inputs(engine, *state, *pass, options.inputs, deadline);
@@ -204,7 +191,7 @@ void run_pass(const ContextRef& context, const std::vector<at::Tensor>& roots, c
     pass->start(std::move(edges));
     status = pass->wait_for_wave(deadline);
   } else {
-    pass->abort(status);
+    pass->part().abort(status);
   }
   if (status.ok()) {
     pass->run_roots(std::move(gradients));
@@ -212,7 +199,7 @@ void run_pass(const ContextRef& context, const std::vector<at::Tensor>& roots, c
   }
   token.forget(handle);
   throw_if_error(status);
-  if (gradients_apart != nullptr) *gradients_apart = pass->take_apart();
+  if (gradients_apart != nullptr) *gradients_apart = pass->gradients().take_apart();
 }
 
 }  // namespace
@@ -231,7 +218,7 @@ std::vector<at::Tensor> grad(const ContextRef& context, const std::vector<at::Te
   with_inputs.inputs.assign(inputs.begin(), inputs.end());
   Gradients gradients;
   run_pass(context, roots, with_inputs, inputs, &gradients);
-  return gradients_of(inputs, gradients);
+  return gradients.of(inputs);
 }
 
 std::vector<at::Tensor> backward_apart(const ContextRef& context, const std::vector<at::Tensor>& roots,
@@ -239,13 +226,11 @@ std::vector<at::Tensor> backward_apart(const ContextRef& context, const std::vec
                                        const std::vector<at::Tensor>& leaves) {
   Gradients gradients;
   run_pass(context, roots, {.grad_roots = grad_roots}, leaves, &gradients);
-  return gradients_of(leaves, gradients);
+  return gradients.of(leaves);
 }
 
 Gradients get_gradients(const ContextRef& context) {
-  const std::shared_ptr<rpc::Agent> agent = context.agent();
-  Engine& engine = *value_or_throw(Engine::of(*agent));
-  const std::shared_ptr<ContextState> state = value_or_throw(find_context(engine, context));
+  const std::shared_ptr<ContextState> state = live_context(*context.agent(), context);
   MutexLock lock(state->mutex);
   return state->gradients;
 }

@@ -32,7 +32,7 @@ void admit_locally(Engine& engine, const rpc::Id& id) {
   });
   promise.future().wait();
   if (auto context = engine.contexts().find(id); context.ok()) {
-    static_cast<GraphPlanter*>(engine.graph_hook())->admitted(*context, 0);
+    engine.planter().admitted(*context, 0);
   }
 }
 

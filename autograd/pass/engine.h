@@ -8,9 +8,9 @@
 #include "absl/container/flat_hash_map.h"
 #include "gradwire/autograd/context/contexts.h"
 #include "gradwire/autograd/context/gate.h"
-#include "gradwire/autograd/context/graph_hook.h"
-#include "gradwire/autograd/pass/pass.h"
-#include "gradwire/base/threads/executor.h"
+#include "gradwire/autograd/context/graph_planter.h"
+#include "gradwire/autograd/pass/message_server.h"
+#include "gradwire/autograd/pass/pass_table.h"
 #include "gradwire/rpc/agent.h"
 #include "gradwire/rpc/agent/extension.h"
 
@@ -28,14 +28,8 @@ class Engine : public rpc::AgentExtension {
   rpc::Agent& agent() { return agent_; }
   Contexts& contexts() { return contexts_; }
   Gate& gate() { return *gate_; }
-
-  // A pass of which this worker is the root.
-  std::shared_ptr<Pass> begin_pass(const std::shared_ptr<ContextState>& context, proto::Pass header,
-                                   absl::Time deadline);
-
-  // The same of another worker's, which worker `from` tells of before any of its messages has come.
-  absl::StatusOr<std::shared_ptr<Pass>> join_pass(const proto::Pass& header, uint64_t from,
-                                                  absl::Time deadline);
+  PassTable& passes() { return passes_; }
+  GraphPlanter& planter() { return planter_; }
 
   // Somebody who wants to know of lost workers and released contexts. Called without locks; must not block.
   struct Watcher {
@@ -57,36 +51,18 @@ class Engine : public rpc::AgentExtension {
   void worker_lost(const rpc::Worker& worker, const absl::Status& reason) override;
   bool idle() const override;
   void shutdown(const absl::Status& reason) override;
-  rpc::GraphHook* graph_hook() override { return &hook_; }
+  rpc::GraphHook* graph_hook() override { return &planter_; }
 
  private:
-  // The pass that a message belongs to; made if the message is its first.
-  absl::StatusOr<std::shared_ptr<Pass>> find_pass(const proto::Pass& header, absl::Time deadline);
-  std::shared_ptr<Pass> pass_of(const std::shared_ptr<ContextState>& context, const proto::Pass& header,
-                                absl::Time deadline);
-  template <class M>
-  bool parse(const rpc::ServiceCall& call, M& message) const;
-  void serve_mark(const rpc::ServiceCall& call);
-  void serve_needed(const rpc::ServiceCall& call);
-  void serve_run(const rpc::ServiceCall& call);
-  void serve_finish(const rpc::ServiceCall& call);
-  void serve_abort(const rpc::ServiceCall& call);
-  void serve_cleanup(const rpc::ServiceCall& call);
-  void serve_admitted(const rpc::ServiceCall& call);
-
   void released(const std::shared_ptr<ContextState>& context);
   std::vector<std::shared_ptr<Watcher>> watchers();
-  // Makes room for one more pass: what is to be forgotten, outside the lock. False when there is none.
-  static bool make_room(ContextState& context, std::shared_ptr<Pass>& forgotten)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(context.mutex);
-  std::vector<std::shared_ptr<Pass>> passes() const;
 
   rpc::Agent& agent_;
-  // Of a RUN that no thread waits for.
-  TaskCost run_cost_;
   const std::shared_ptr<Gate> gate_;
   Contexts contexts_;
-  GraphPlanter hook_;
+  GraphPlanter planter_;
+  PassTable passes_;
+  MessageServer server_;
 
   Mutex mutex_;
   absl::flat_hash_map<std::string, std::weak_ptr<void>> shared_ ABSL_GUARDED_BY(mutex_);

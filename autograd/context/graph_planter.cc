@@ -1,4 +1,4 @@
-#include "gradwire/autograd/context/graph_hook.h"
+#include "gradwire/autograd/context/graph_planter.h"
 
 #include <ATen/core/grad_mode.h>
 
@@ -20,6 +20,7 @@
 #include "gradwire/rpc/agent.h"
 
 namespace gradwire::autograd {
+
 absl::Status GraphPlanter::outgoing_request(const rpc::Worker& to, rpc::TensorSet* tensors,
                                             proto::Payload& payload) {
   GRADWIRE_RETURN_IF_ERROR(outgoing(to, tensors, payload));

@@ -1,0 +1,96 @@
+#include "gradwire/autograd/pass/pass_calls.h"
+
+#include "absl/strings/str_cat.h"
+#include "gradwire/autograd/context/services.h"
+#include "gradwire/base/clock.h"
+#include "gradwire/base/error.h"
+#include "gradwire/codec/codec_containers.h"
+
+namespace gradwire::autograd {
+namespace {
+
+// How long a worker that should abort a pass is told so; if it cannot be, it is as good as lost.
+constexpr absl::Duration kAbortTimeout = absl::Seconds(30);
+
+}  // namespace
+
+PassCalls::PassCalls(Options options)
+    : agent_(std::move(options.agent)),
+      self_(std::move(options.self)),
+      header_(std::move(options.header)),
+      id_(rpc::from_proto(header_.pass())),
+      plan_(id_.origin),
+      deadline_(options.deadline) {
+  if (!header_.planned()) return;
+  // A malformed one is noticed by what it lacks (KnownMarks).
+  if (std::optional<Onward> part = onward_from_proto(header_.plan())) plan_.add(*std::move(part));
+  header_.clear_plan();
+}
+
+void PassCalls::set_plan(Plan plan) {
+  plan_ = std::move(plan);
+  header_.set_planned(true);
+}
+
+absl::Status PassCalls::agent_gone() { return absl::FailedPreconditionError("the agent has shut down"); }
+
+absl::StatusOr<rpc::Worker> PassCalls::find(uint64_t incarnation) const {
+  const std::shared_ptr<rpc::Agent> agent = agent_.lock();
+  if (agent == nullptr) return agent_gone();
+  absl::StatusOr<rpc::Worker> worker = agent->find_worker_by_incarnation(incarnation);
+  if (worker.ok()) return worker;
+  return absl::UnavailableError(absl::StrCat("a worker was lost: ", worker.status().message()));
+}
+
+std::string PassCalls::with_header(uint64_t to, const google::protobuf::MessageLite& message) const {
+  // The header is field 1 of every message, and the only one of a FINISH. Serialized fields may be put
+  // together in any order, so the header is written once and not copied into each message.
+  std::call_once(headers_written_, [this] {
+    proto::Finish finish;
+    proto::Pass& header = *finish.mutable_pass();
+    header = header_;
+    for (const Onward& part : plan_.parts()) {
+      header.clear_plan();
+      to_proto(part, *header.mutable_plan());
+      headers_.push_back(finish.SerializeAsString());
+    }
+    header.clear_plan();
+    headers_.push_back(finish.SerializeAsString());
+  });
+  const Onward* part = plan_.part_of(to);
+  std::string text = part == nullptr ? headers_.back() : headers_[part - plan_.parts().data()];
+  message.AppendToString(&text);
+  return text;
+}
+
+void PassCalls::send_abort(uint64_t incarnation, const absl::Status& reason) const {
+  const absl::StatusOr<rpc::Worker> to = find(incarnation);
+  const std::shared_ptr<rpc::Agent> agent = agent_.lock();
+  if (!to.ok() || agent == nullptr) return;
+  proto::Abort abort;
+  *abort.mutable_pass() = header_;
+  rpc::status_to_proto(reason, *abort.mutable_reason());
+  agent
+      ->call_service(*to, kAbortService, abort.SerializeAsString(), nullptr,
+                     {.deadline = Clock::system().now() + kAbortTimeout, .repeat = true})
+      .on_ready_inline([](const auto&) {});
+}
+
+absl::StatusOr<proto::PassAnswer> PassCalls::read_answer(const absl::StatusOr<rpc::ServiceReply>& reply,
+                                                         const char* what, const std::string& worker) {
+  absl::Status status = reply.status();
+  proto::PassAnswer answer;
+  if (status.ok() && !answer.ParseFromString(reply->body))
+    status = absl::InternalError("the answer is garbage");
+  if (status.ok() && answer.has_failure()) status = rpc::status_from_proto(answer.failure());
+  if (status.ok()) return answer;
+  return with_context(status, absl::StrCat(what, " \"", worker, "\""));
+}
+
+rpc::ServiceReply PassCalls::failure(const absl::Status& status) {
+  proto::PassAnswer answer;
+  rpc::status_to_proto(status, *answer.mutable_failure());
+  return {answer.SerializeAsString(), nullptr};
+}
+
+}  // namespace gradwire::autograd

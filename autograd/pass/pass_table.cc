@@ -1,0 +1,107 @@
+#include "gradwire/autograd/pass/pass_table.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "gradwire/base/error.h"
+#include "gradwire/codec/codec_containers.h"
+
+namespace gradwire::autograd {
+
+namespace {
+
+absl::Status released_status(const rpc::Id& context) {
+  return absl::AbortedError(absl::StrCat("the autograd context ", rpc::to_string(context), " was released"));
+}
+
+}  // namespace
+
+std::shared_ptr<Pass> PassTable::pass_of(const std::shared_ptr<ContextState>& context,
+                                         const proto::Pass& header, absl::Time deadline) const {
+  std::shared_ptr<Pass> pass, forgotten;
+  absl::Status refused;
+  {
+    MutexLock lock(context->mutex);
+    auto found = context->passes.find(rpc::from_proto(header.pass()));
+    if (found != context->passes.end()) return found->second;
+    pass =
+        std::make_shared<Pass>(PassCalls::Options{agent_.weak_from_this(), agent_.self(), header, deadline},
+                               context, [gate = gate_, id = context->id](const absl::Status& status) {
+                                 // After an error the forward may still get its backward.
+                                 std::shared_ptr<Gate> alive = gate.lock();
+                                 if (status.ok() && alive != nullptr) alive->backward_ended(id);
+                               });
+    if (context->released) {
+      refused = released_status(context->id);
+    } else if (!make_room(*context, forgotten)) {
+      refused = absl::ResourceExhaustedError(absl::StrCat(
+          "beginning a backward pass in the autograd context ", rpc::to_string(context->id), " failed: got ",
+          context->passes.size(), " passes that have not ended, expected fewer than ",
+          ContextState::kMaxPasses, "; wait for some to end"));
+    } else {
+      context->passes.emplace(pass->id(), pass);
+      context->pass_order.push_back(pass->id());
+      return pass;
+    }
+  }
+  pass->part().abort(refused);
+  return pass;
+}
+
+bool PassTable::make_room(ContextState& context, std::shared_ptr<Pass>& forgotten) {
+  if (context.passes.size() < ContextState::kMaxPasses) return true;
+  for (auto oldest = context.pass_order.begin(); oldest != context.pass_order.end(); ++oldest) {
+    auto pass = context.passes.find(*oldest);
+    if (!pass->second->part().ended()) continue;
+    forgotten = std::move(pass->second);
+    context.passes.erase(pass);
+    context.pass_order.erase(oldest);
+    return true;
+  }
+  return false;
+}
+
+std::shared_ptr<Pass> PassTable::begin(const std::shared_ptr<ContextState>& context, proto::Pass header,
+                                       absl::Time deadline) const {
+  rpc::to_proto(context->id, *header.mutable_context());
+  rpc::to_proto(agent_.next_id(), *header.mutable_pass());
+  return pass_of(context, header, deadline);
+}
+
+absl::StatusOr<std::shared_ptr<Pass>> PassTable::find(const proto::Pass& header, absl::Time deadline) const {
+  auto context = contexts_.find(rpc::from_proto(header.context()));
+  if (context.ok()) return pass_of(*context, header, deadline);
+  contexts_.note_late();
+  return context.status();
+}
+
+absl::StatusOr<std::shared_ptr<Pass>> PassTable::join(const proto::Pass& header, uint64_t from,
+                                                      absl::Time deadline) const {
+  GRADWIRE_ASSIGN_OR_RETURN(auto context, contexts_.enter(rpc::from_proto(header.context()), from));
+  return pass_of(context, header, deadline);
+}
+
+void PassTable::release(ContextState& context) {
+  absl::flat_hash_map<rpc::Id, std::shared_ptr<Pass>> passes;
+  absl::flat_hash_map<uint64_t, std::shared_ptr<SendNode>> nodes;
+  {
+    MutexLock lock(context.mutex);
+    // The passes hold the context, so the context must let go of them.
+    context.released = true;
+    passes.swap(context.passes);
+    context.pass_order.clear();
+    nodes.swap(context.send_nodes);
+  }
+  for (const auto& [id, pass] : passes) pass->part().abort(released_status(context.id));
+}
+
+std::vector<std::shared_ptr<Pass>> PassTable::all() const {
+  std::vector<std::shared_ptr<Pass>> passes;
+  for (const auto& context : contexts_.all()) {
+    MutexLock lock(context->mutex);
+    for (const auto& [id, pass] : context->passes) passes.push_back(pass);
+  }
+  return passes;
+}
+
+}  // namespace gradwire::autograd
