@@ -7,7 +7,7 @@
 #include <memory>
 #include <utility>
 
-#include "gradwire/transport/descriptor.h"
+#include "gradwire/base/io/descriptor.h"
 #include "gradwire/transport/event_loop.h"
 
 namespace gradwire::transport {

@@ -1,16 +1,13 @@
 #include "gradwire/transport/event_loop.h"
 
-#include <sys/epoll.h>
 #include <sys/eventfd.h>
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
-#include <cstring>
 #include <optional>
 
-#include "absl/strings/str_cat.h"
 #include "gradwire/base/clock.h"
+#include "gradwire/base/error.h"
 #include "gradwire/transport/send_batch.h"
 
 namespace gradwire::transport {
@@ -32,13 +29,6 @@ constexpr int kLeavingRounds = 4;
 // What the tasks send that this thread runs until it drives again.
 thread_local std::optional<SendBatch> batch_of_tasks;
 
-bool watch(int epoll, int fd, uint32_t events, uint64_t id) {
-  epoll_event event = {};
-  event.events = events;
-  event.data.u64 = id;
-  return ::epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event) == 0;
-}
-
 void signal(const Descriptor& eventfd) {
   const uint64_t one = 1;
   // Fails only when the counter is full, and then the signal is there anyway.
@@ -53,20 +43,21 @@ void take_signal(const Descriptor& eventfd) {
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<EventLoop>> EventLoop::create() {
-  std::shared_ptr<EventLoop> loop(new EventLoop);
-  loop->events_ = Descriptor(::epoll_create1(EPOLL_CLOEXEC));
-  loop->sleep_ = Descriptor(::epoll_create1(EPOLL_CLOEXEC));
-  loop->posted_signal_ = Descriptor(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
-  loop->wake_ = Descriptor(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
-  if (!loop->events_.valid() || !loop->sleep_.valid() || !loop->posted_signal_.valid() ||
-      !loop->wake_.valid() || !watch(loop->events_.get(), loop->posted_signal_.get(), EPOLLIN, kSignalId) ||
-      !watch(loop->sleep_.get(), loop->wake_.get(), EPOLLIN, kSignalId) ||
-      !watch(loop->sleep_.get(), loop->events_.get(), EPOLLONESHOT, kDescriptorsId)) {
-    return absl::UnavailableError(absl::StrCat("cannot make an event loop: ", std::strerror(errno)));
-  }
-  loop->scratch_.resize(kScratchBytes);
+  GRADWIRE_ASSIGN_OR_RETURN(Epoll events, Epoll::create());
+  GRADWIRE_ASSIGN_OR_RETURN(Epoll sleep, Epoll::create());
+  std::shared_ptr<EventLoop> loop(new EventLoop(std::move(events), std::move(sleep)));
+  GRADWIRE_RETURN_IF_ERROR(loop->events_.add(loop->posted_signal_.get(), EPOLLIN, kSignalId));
+  GRADWIRE_RETURN_IF_ERROR(loop->sleep_.add(loop->wake_.get(), EPOLLIN, kSignalId));
+  GRADWIRE_RETURN_IF_ERROR(loop->sleep_.add(loop->events_.fd(), EPOLLONESHOT, kDescriptorsId));
   return loop;
 }
+
+EventLoop::EventLoop(Epoll events, Epoll sleep)
+    : scratch_(kScratchBytes),
+      events_(std::move(events)),
+      sleep_(std::move(sleep)),
+      posted_signal_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
+      wake_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {}
 
 EventLoop::~EventLoop() = default;
 
@@ -103,15 +94,13 @@ absl::StatusOr<uint64_t> EventLoop::add_in_loop(int fd, std::shared_ptr<EventHan
                                                 bool both_ways) {
   const uint64_t id = next_id_++;
   const uint32_t writable = both_ways ? uint32_t{EPOLLOUT} : 0;
-  if (!watch(events_.get(), fd, EPOLLIN | EPOLLRDHUP | EPOLLET | writable, id)) {
-    return absl::UnavailableError(absl::StrCat("cannot watch a descriptor: ", std::strerror(errno)));
-  }
+  GRADWIRE_RETURN_IF_ERROR(events_.add(fd, EPOLLIN | EPOLLRDHUP | EPOLLET | writable, id));
   handlers_.emplace(id, std::move(handler));
   return id;
 }
 
 void EventLoop::remove_in_loop(int fd, uint64_t id) {
-  ::epoll_ctl(events_.get(), EPOLL_CTL_DEL, fd, nullptr);
+  events_.remove(fd);
   handlers_.erase(id);
 }
 
@@ -225,12 +214,11 @@ bool EventLoop::poll_memory_in_loop() {
 
 bool EventLoop::poll_descriptors_in_loop() {
   if (busy_descriptors_ > 0) --busy_descriptors_;
-  std::array<epoll_event, 64> events;
-  const int count = ::epoll_wait(events_.get(), events.data(), static_cast<int>(events.size()), 0);
+  std::array<epoll_event, 64> room;
   bool any = false;
-  for (int i = 0; i < count; ++i) {
+  for (const epoll_event& event : events_.wait(absl::MakeSpan(room), 0)) {
     // Copied: the system's struct is packed.
-    const uint64_t id = events[i].data.u64;
+    const uint64_t id = event.data.u64;
     if (id == kSignalId) {
       take_signal(posted_signal_);
       any = run_posted_in_loop() || any;
@@ -241,7 +229,7 @@ bool EventLoop::poll_descriptors_in_loop() {
     any = true;
     std::shared_ptr<EventHandler> handler = found->second;
     if (handler->brings_more()) busy_descriptors_ = kBusyRounds;
-    handler->on_events_in_loop(events[i].events);
+    handler->on_events_in_loop(event.events);
   }
   return any;
 }
@@ -309,10 +297,7 @@ void EventLoop::flush() { batch_of_tasks.reset(); }
 
 void EventLoop::let_descriptors_wake(bool yes) {
   MutexLock lock(wake_mutex_);
-  epoll_event event = {};
-  event.events = EPOLLONESHOT | (yes ? uint32_t{EPOLLIN} : 0);
-  event.data.u64 = kDescriptorsId;
-  ::epoll_ctl(sleep_.get(), EPOLL_CTL_MOD, events_.get(), &event);
+  sleep_.change(events_.fd(), EPOLLONESHOT | (yes ? uint32_t{EPOLLIN} : 0), kDescriptorsId);
   descriptors_wake_.store(yes);
 }
 
@@ -331,12 +316,11 @@ void EventLoop::sleep() {
     // Rounded up: a thread that woke just before a timer is due would have to sleep again.
     milliseconds = static_cast<int>(std::clamp<int64_t>(left / 1'000'000 + 1, 0, 3'600'000));
   }
-  std::array<epoll_event, 2> events;
-  const int count = ::epoll_wait(sleep_.get(), events.data(), static_cast<int>(events.size()), milliseconds);
+  std::array<epoll_event, 2> room;
+  const absl::Span<const epoll_event> events = sleep_.wait(absl::MakeSpan(room), milliseconds);
   sleeping_until_nanos_.store(INT64_MIN);
-  for (int i = 0; i < count; ++i) {
-    const uint64_t id = events[i].data.u64;
-    if (id == kSignalId) {
+  for (const epoll_event& event : events) {
+    if (event.data.u64 == kSignalId) {
       take_signal(wake_);
     } else {
       // It was for once. Whoever leaves next sets it again.

@@ -13,9 +13,10 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "gradwire/base/io/descriptor.h"
+#include "gradwire/base/io/epoll.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/base/threads/poller.h"
-#include "gradwire/transport/descriptor.h"
 
 namespace gradwire::transport {
 
@@ -106,7 +107,7 @@ class EventLoop : public Poller {
   void wake() override;
 
  private:
-  EventLoop() = default;
+  EventLoop(Epoll events, Epoll sleep);
 
   bool run_posted_in_loop();
   bool poll_memory_in_loop();
@@ -133,10 +134,10 @@ class EventLoop : public Poller {
 
   // Set once. events_ watches all descriptors; the thread in sleep() watches sleep_, which watches events_ (unless
   // somebody drives and looks there himself) and wake_.
-  Descriptor events_;
-  Descriptor sleep_;
-  Descriptor posted_signal_;
-  Descriptor wake_;
+  const Epoll events_;
+  const Epoll sleep_;
+  const Descriptor posted_signal_;
+  const Descriptor wake_;
 
   std::atomic<bool> driven_{false};
   std::atomic<int> wanted_{0};

@@ -76,8 +76,8 @@ struct Published {
 // pipe may block. The entry may name any file. So:
 //   1. O_PATH finds out what the file is without opening it. (O_NOFOLLOW is of no use: entries of /proc/PID/fd are links.)
 //   2. Only a file in memory that belongs to this user is opened, by way of what step 1 holds, so that it is the same.
-absl::StatusOr<transport::Descriptor> open_memory(const std::string& path) {
-  const transport::Descriptor found(::open(path.c_str(), O_PATH | O_CLOEXEC));
+absl::StatusOr<Descriptor> open_memory(const std::string& path) {
+  const Descriptor found(::open(path.c_str(), O_PATH | O_CLOEXEC));
   if (!found.valid()) return unavailable(absl::StrCat("cannot open ", path));
   struct stat file;
   struct statfs file_system;
@@ -90,28 +90,28 @@ absl::StatusOr<transport::Descriptor> open_memory(const std::string& path) {
                      file.st_uid, ", expected a regular file in memory of user ", ::geteuid()));
   }
   const std::string own_path = absl::StrCat("/proc/self/fd/", found.get());
-  transport::Descriptor opened(::open(own_path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK));
+  Descriptor opened(::open(own_path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK));
   if (!opened.valid()) return unavailable(absl::StrCat("cannot open ", path));
   return opened;
 }
 
-bool has_ended(const transport::Descriptor& process) {
+bool has_ended(const Descriptor& process) {
   pollfd watched{.fd = process.get(), .events = POLLIN, .revents = 0};
   return ::poll(&watched, 1, 0) > 0;
 }
 
-absl::StatusOr<transport::Descriptor> watch(int process) {
-  transport::Descriptor watched(static_cast<int>(::syscall(SYS_pidfd_open, process, 0)));
+absl::StatusOr<Descriptor> watch(int process) {
+  Descriptor watched(static_cast<int>(::syscall(SYS_pidfd_open, process, 0)));
   if (!watched.valid()) return unavailable(absl::StrCat("cannot watch process ", process));
   return watched;
 }
 
 absl::StatusOr<transport::SharedMemory> adopt(const Published& published, std::size_t bytes) {
   // Before the path is used: while this process lives, its number means no other.
-  GRADWIRE_ASSIGN_OR_RETURN(const transport::Descriptor process, watch(published.process));
+  GRADWIRE_ASSIGN_OR_RETURN(const Descriptor process, watch(published.process));
   // Opened anew: a descriptor of the file itself, of which the process that made it need know nothing.
   const std::string path = absl::StrCat("/proc/", published.process, "/fd/", published.fd);
-  GRADWIRE_ASSIGN_OR_RETURN(const transport::Descriptor descriptor, open_memory(path));
+  GRADWIRE_ASSIGN_OR_RETURN(const Descriptor descriptor, open_memory(path));
   if (has_ended(process))
     return absl::UnavailableError(absl::StrCat("process ", published.process, ", which made it, has ended"));
   GRADWIRE_ASSIGN_OR_RETURN(transport::SharedMemory memory,
@@ -153,7 +153,7 @@ void HostMemory::ring() {
 
 absl::StatusOr<std::unique_ptr<HostMemory>> HostMemory::join(const Options& options) {
   // Until the others have opened it.
-  transport::Descriptor descriptor;
+  Descriptor descriptor;
   absl::StatusOr<std::unique_ptr<HostMemory>> mapped = map(options, descriptor);
   // All have it or none: the others must not wait for one who cannot.
   GRADWIRE_RETURN_IF_ERROR(options.store->try_set(absl::StrCat("joined/", options.index),
@@ -162,8 +162,7 @@ absl::StatusOr<std::unique_ptr<HostMemory>> HostMemory::join(const Options& opti
   return mapped;
 }
 
-absl::StatusOr<std::unique_ptr<HostMemory>> HostMemory::map(const Options& options,
-                                                            transport::Descriptor& descriptor) {
+absl::StatusOr<std::unique_ptr<HostMemory>> HostMemory::map(const Options& options, Descriptor& descriptor) {
   absl::StatusOr<std::unique_ptr<HostMemory>> mapped =
       options.index == 0 ? make(options, descriptor) : reach(options);
   if (!mapped.ok()) return mapped;
@@ -172,8 +171,7 @@ absl::StatusOr<std::unique_ptr<HostMemory>> HostMemory::map(const Options& optio
   return mapped;
 }
 
-absl::StatusOr<std::unique_ptr<HostMemory>> HostMemory::make(const Options& options,
-                                                             transport::Descriptor& descriptor) {
+absl::StatusOr<std::unique_ptr<HostMemory>> HostMemory::make(const Options& options, Descriptor& descriptor) {
   absl::StatusOr<transport::SharedMemory> memory =
       transport::SharedMemory::create(total_bytes(options.size, options.slot_bytes), false, descriptor);
   if (!memory.ok()) {

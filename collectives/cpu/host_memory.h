@@ -9,8 +9,8 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "gradwire/base/io/descriptor.h"
 #include "gradwire/store/store.h"
-#include "gradwire/transport/descriptor.h"
 #include "gradwire/transport/shm/memory/shared_memory.h"
 
 namespace gradwire::collectives::cpu {
@@ -84,10 +84,8 @@ class HostMemory {
 
  private:
   HostMemory(const Options& options, transport::SharedMemory memory);
-  static absl::StatusOr<std::unique_ptr<HostMemory>> map(const Options& options,
-                                                         transport::Descriptor& descriptor);
-  static absl::StatusOr<std::unique_ptr<HostMemory>> make(const Options& options,
-                                                          transport::Descriptor& descriptor);
+  static absl::StatusOr<std::unique_ptr<HostMemory>> map(const Options& options, Descriptor& descriptor);
+  static absl::StatusOr<std::unique_ptr<HostMemory>> make(const Options& options, Descriptor& descriptor);
   static absl::StatusOr<std::unique_ptr<HostMemory>> reach(const Options& options);
   absl::Status meet(const Options& options);
 
@@ -100,7 +98,7 @@ class HostMemory {
   Line* const lines_;
   char* const slots_;
   // Readable once the process has ended; none for this process.
-  std::vector<transport::Descriptor> watched_;
+  std::vector<Descriptor> watched_;
 };
 
 }  // namespace gradwire::collectives::cpu

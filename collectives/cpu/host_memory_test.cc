@@ -16,15 +16,13 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "gradwire/base/io/descriptor.h"
 #include "gradwire/base/testing/test_needs.h"
 #include "gradwire/store/hash_store.h"
-#include "gradwire/transport/descriptor.h"
 #include "gtest/gtest.h"
 
 namespace gradwire::collectives::cpu {
 namespace {
-
-using transport::Descriptor;
 
 constexpr const char* kToken = "0123456789abcdef";
 

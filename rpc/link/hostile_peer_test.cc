@@ -7,6 +7,7 @@
 #include <random>
 #include <thread>
 
+#include "gradwire/base/io/descriptor.h"
 #include "gradwire/base/testing/eventually.h"
 #include "gradwire/proto/membership.pb.h"
 #include "gradwire/proto/rpc.pb.h"
@@ -14,7 +15,6 @@
 #include "gradwire/rpc/testing/group.h"
 #include "gradwire/store/hash_store.h"
 #include "gradwire/store/prefix_store.h"
-#include "gradwire/transport/descriptor.h"
 #include "gradwire/transport/process_counts.h"
 #include "gradwire/transport/recording_listener.h"
 #include "gradwire/transport/tcp/address.h"
@@ -64,16 +64,16 @@ class HostilePeer : public ::testing::Test {
     EXPECT_EQ(group_[0]->rpc_sync<&add>("worker1", 2, 3), 5);
   }
 
-  transport::Descriptor connect_socket() {
+  Descriptor connect_socket() {
     auto addresses = transport::resolve_addresses(address_);
     EXPECT_TRUE(addresses.ok());
     const transport::SocketAddress& to = addresses->front();
-    transport::Descriptor socket(::socket(to.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    Descriptor socket(::socket(to.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
     EXPECT_EQ(::connect(socket.get(), to.get(), to.length), 0);
     return socket;
   }
 
-  static bool closed_by_agent(const transport::Descriptor& socket) {
+  static bool closed_by_agent(const Descriptor& socket) {
     timeval patience = {60, 0};
     ::setsockopt(socket.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
     char bytes[512];
@@ -109,7 +109,7 @@ TEST_F(HostilePeer, GarbageAndEndlessFramesEndTheirConnectionAlone) {
   const int descriptors = transport::count_descriptors();
   for (const std::string& bytes :
        {std::string("GET / HTTP/1.1\r\n\r\n"), std::string(50'000, '\xff'), huge}) {
-    transport::Descriptor socket = connect_socket();
+    Descriptor socket = connect_socket();
     ASSERT_GT(::send(socket.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL), 0);
     EXPECT_TRUE(closed_by_agent(socket));
   }

@@ -9,10 +9,10 @@
 
 #include "gmock/gmock.h"
 #include "gradwire/base/error.h"
+#include "gradwire/base/io/descriptor.h"
 #include "gradwire/store/etcd/etcd_process.h"
 #include "gradwire/store/etcd_store.h"
 #include "gradwire/store/tcp/cutting_proxy.h"
-#include "gradwire/transport/descriptor.h"
 #include "gtest/gtest.h"
 
 namespace gradwire::store {
@@ -245,7 +245,7 @@ TEST_F(EtcdFaults, StoreMayComeBeforeEtcd) {
 class Babbler {
  public:
   explicit Babbler(std::string words) : words_(std::move(words)) {
-    listener_ = transport::Descriptor(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    listener_ = Descriptor(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
     sockaddr_in address = {};
     address.sin_family = AF_INET;
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
@@ -256,7 +256,7 @@ class Babbler {
     port_ = ntohs(address.sin_port);
     thread_ = std::thread([this] {
       while (true) {
-        const transport::Descriptor peer(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+        const Descriptor peer(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
         if (!peer.valid()) return;
         ::send(peer.get(), words_.data(), words_.size(), MSG_NOSIGNAL);
         // Until the peer has had enough.
@@ -276,7 +276,7 @@ class Babbler {
 
  private:
   const std::string words_;
-  transport::Descriptor listener_;
+  Descriptor listener_;
   int port_;
   std::thread thread_;
 };

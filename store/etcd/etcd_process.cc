@@ -20,8 +20,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
+#include "gradwire/base/io/descriptor.h"
 #include "gradwire/base/random_id.h"
-#include "gradwire/transport/descriptor.h"
 #include "gtest/gtest.h"
 
 #if defined(__has_feature)
@@ -127,9 +127,9 @@ bool EtcdProcess::answers() {
 }
 
 bool EtcdProcess::healthy() const {
-  const transport::Descriptor socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const Descriptor socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
   // Through a descriptor of the folder: a test's folder may have a longer name than an address has room for.
-  const transport::Descriptor folder(::open(folder_.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+  const Descriptor folder(::open(folder_.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
   sockaddr_un address = {};
   address.sun_family = AF_UNIX;
   absl::SNPrintF(address.sun_path, sizeof(address.sun_path), "/proc/self/fd/%d/%s", folder.get(), kHealth);

@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "gradwire/transport/descriptor.h"
+#include "gradwire/base/io/descriptor.h"
 
 namespace gradwire::store {
 
@@ -22,7 +22,7 @@ namespace gradwire::store {
 class CuttingProxy {
  public:
   explicit CuttingProxy(int server_port) : server_port_(server_port) {
-    listener_ = transport::Descriptor(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    listener_ = Descriptor(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
     sockaddr_in address = loopback(0);
     socklen_t length = sizeof(address);
     ::bind(listener_.get(), reinterpret_cast<sockaddr*>(&address), length);
@@ -54,8 +54,8 @@ class CuttingProxy {
 
  private:
   struct Pair {
-    transport::Descriptor client;
-    transport::Descriptor server;
+    Descriptor client;
+    Descriptor server;
   };
 
   static sockaddr_in loopback(int port) {
@@ -93,8 +93,8 @@ class CuttingProxy {
 
   void accept_one() {
     Pair pair;
-    pair.client = transport::Descriptor(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
-    pair.server = transport::Descriptor(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    pair.client = Descriptor(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    pair.server = Descriptor(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
     const sockaddr_in address = loopback(server_port_);
     if (::connect(pair.server.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0) {
       pairs_.push_back(std::move(pair));
@@ -141,8 +141,8 @@ class CuttingProxy {
 
   const int server_port_;
   int port_ = 0;
-  transport::Descriptor listener_;
-  transport::Descriptor wake_{::eventfd(0, EFD_CLOEXEC)};
+  Descriptor listener_;
+  Descriptor wake_{::eventfd(0, EFD_CLOEXEC)};
   std::atomic<bool> losing_{false};
   std::atomic<bool> holding_{false};
   std::atomic<bool> passing_{false};

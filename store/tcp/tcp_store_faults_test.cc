@@ -43,8 +43,8 @@ class ServerProcess {
     }
     ::close(in[0]);
     ::close(out[1]);
-    stdin_ = transport::Descriptor(in[1]);
-    stdout_ = transport::Descriptor(out[0]);
+    stdin_ = Descriptor(in[1]);
+    stdout_ = Descriptor(out[0]);
     std::string line;
     char byte;
     while (::read(stdout_.get(), &byte, 1) == 1 && byte != '\n') line.push_back(byte);
@@ -69,7 +69,7 @@ class ServerProcess {
  private:
   pid_t pid_ = 0;
   int port_ = 0;
-  transport::Descriptor stdin_, stdout_;
+  Descriptor stdin_, stdout_;
 };
 
 absl::Duration cpu_time() {

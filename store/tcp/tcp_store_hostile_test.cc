@@ -9,10 +9,10 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gradwire/base/error.h"
+#include "gradwire/base/io/descriptor.h"
 #include "gradwire/store/tcp/tcp_store_protocol.h"
 #include "gradwire/store/tcp_store.h"
 #include "gradwire/store/tcp_store_server.h"
-#include "gradwire/transport/descriptor.h"
 #include "gradwire/transport/recording_listener.h"
 #include "gradwire/transport/tcp/tcp_transport.h"
 #include "gtest/gtest.h"
@@ -21,7 +21,6 @@ namespace gradwire::store {
 namespace {
 
 using testing::HasSubstr;
-using transport::Descriptor;
 
 sockaddr_in loopback(int port) {
   sockaddr_in address = {};

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "gradwire/transport/descriptor.h"
+#include "gradwire/base/io/descriptor.h"
 #include "gradwire/transport/process_counts.h"
 #include "gradwire/transport/recording_listener.h"
 #include "gradwire/transport/shm/shm_transport.h"

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "gradwire/transport/descriptor.h"
+#include "gradwire/base/io/descriptor.h"
 #include "gradwire/transport/shm/memory/control_socket.h"
 #include "gradwire/transport/shm/memory/ring.h"
 #include "gradwire/transport/shm/memory/shared_memory.h"

@@ -7,7 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "gradwire/transport/descriptor.h"
+#include "gradwire/base/io/descriptor.h"
 
 namespace gradwire::transport {
 

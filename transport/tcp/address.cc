@@ -18,8 +18,8 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "gradwire/base/error.h"
+#include "gradwire/base/io/descriptor.h"
 #include "gradwire/base/process/host.h"
-#include "gradwire/transport/descriptor.h"
 
 namespace gradwire::transport {
 namespace {

@@ -4,7 +4,7 @@
 #include <memory>
 #include <string>
 
-#include "gradwire/transport/descriptor.h"
+#include "gradwire/base/io/descriptor.h"
 #include "gradwire/transport/event_loop.h"
 #include "gradwire/transport/tcp/preface.h"
 #include "gradwire/transport/tcp/tcp_context.h"

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "gradwire/base/clock.h"
-#include "gradwire/transport/descriptor.h"
+#include "gradwire/base/io/descriptor.h"
 #include "gradwire/transport/recording_listener.h"
 #include "gradwire/transport/tcp/address.h"
 #include "gradwire/transport/tcp/tcp_transport.h"

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "gradwire/base/clock.h"
+#include "gradwire/base/io/descriptor.h"
 #include "gradwire/base/mutex.h"
-#include "gradwire/transport/descriptor.h"
 #include "gradwire/transport/process_counts.h"
 #include "gradwire/transport/recording_listener.h"
 #include "gradwire/transport/tcp/address.h"

@@ -5,7 +5,7 @@
 #include <deque>
 #include <memory>
 
-#include "gradwire/transport/descriptor.h"
+#include "gradwire/base/io/descriptor.h"
 #include "gradwire/transport/event_loop.h"
 #include "gradwire/transport/tcp/stripe_control.h"
 

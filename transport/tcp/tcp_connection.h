@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
+#include "gradwire/base/io/descriptor.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/transport/connection.h"
-#include "gradwire/transport/descriptor.h"
 #include "gradwire/transport/event_loop.h"
 #include "gradwire/transport/send_batch.h"
 #include "gradwire/transport/tcp/address.h"

@@ -12,7 +12,7 @@ namespace gradwire::tools {
 absl::StatusOr<Pipe> make_pipe() {
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) return errno_status("cannot make a pipe", errno);
-  return Pipe{Fd(ends[0]), Fd(ends[1])};
+  return Pipe{Descriptor(ends[0]), Descriptor(ends[1])};
 }
 
 absl::Status errno_status(const std::string& what, int error) {

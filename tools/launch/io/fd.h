@@ -3,38 +3,16 @@
 #include <unistd.h>
 
 #include <string>
-#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "gradwire/base/io/descriptor.h"
 
 namespace gradwire::tools {
 
-// Owns a file descriptor; -1 is none.
-class Fd {
- public:
-  Fd() = default;
-  explicit Fd(int fd) : fd_(fd) {}
-  Fd(Fd&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  Fd& operator=(Fd&& other) noexcept {
-    std::swap(fd_, other.fd_);
-    return *this;
-  }
-  ~Fd() { reset(); }
-
-  int get() const { return fd_; }
-  bool valid() const { return fd_ >= 0; }
-  void reset() {
-    if (fd_ >= 0) close(std::exchange(fd_, -1));
-  }
-
- private:
-  int fd_ = -1;
-};
-
 struct Pipe {
-  Fd read_end;
-  Fd write_end;
+  Descriptor read_end;
+  Descriptor write_end;
 };
 
 // A pipe whose ends a worker does not inherit unless they are given to it.

@@ -1,30 +1,25 @@
 #include "gradwire/tools/launch/io/loop.h"
 
-#include <sys/epoll.h>
-
 #include <algorithm>
-#include <cerrno>
+#include <utility>
+
+#include "gradwire/base/error.h"
 
 namespace gradwire::tools {
 
 absl::StatusOr<EventLoop> EventLoop::create() {
-  Fd epoll(epoll_create1(EPOLL_CLOEXEC));
-  if (!epoll.valid()) return errno_status("cannot make an epoll", errno);
+  GRADWIRE_ASSIGN_OR_RETURN(Epoll epoll, Epoll::create());
   return EventLoop(std::move(epoll));
 }
 
 absl::Status EventLoop::add(int fd, uint32_t events, Callback callback) {
-  epoll_event event{.events = events, .data = {.fd = fd}};
-  if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) {
-    if (errno == EPERM) return absl::PermissionDeniedError("a plain file cannot be waited for");
-    return errno_status("cannot wait for a descriptor", errno);
-  }
+  GRADWIRE_RETURN_IF_ERROR(epoll_.add(fd, events, static_cast<uint64_t>(fd)));
   callbacks_[fd] = std::make_shared<Callback>(std::move(callback));
   return absl::OkStatus();
 }
 
 void EventLoop::remove(int fd) {
-  if (callbacks_.erase(fd) > 0) epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr);
+  if (callbacks_.erase(fd) > 0) epoll_.remove(fd);
 }
 
 void EventLoop::run_once(absl::Duration timeout) {
@@ -32,12 +27,11 @@ void EventLoop::run_once(absl::Duration timeout) {
   // Rounded up: waking a moment too early would spin until the deadline.
   const int64_t milliseconds = absl::ToInt64Milliseconds(
       absl::Ceil(std::clamp(timeout, absl::ZeroDuration(), absl::Hours(1)), absl::Milliseconds(1)));
-  const int count = epoll_wait(epoll_.get(), events, 64, static_cast<int>(milliseconds));
-  for (int i = 0; i < count; ++i) {
-    const auto found = callbacks_.find(events[i].data.fd);
+  for (const epoll_event& event : epoll_.wait(absl::MakeSpan(events), static_cast<int>(milliseconds))) {
+    const auto found = callbacks_.find(static_cast<int>(event.data.u64));
     if (found == callbacks_.end()) continue;
     const std::shared_ptr<Callback> callback = found->second;
-    (*callback)(events[i].events);
+    (*callback)(event.events);
   }
 }
 

@@ -8,7 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "gradwire/tools/launch/io/fd.h"
+#include "gradwire/base/io/epoll.h"
 
 namespace gradwire::tools {
 
@@ -21,7 +21,7 @@ class EventLoop {
   static absl::StatusOr<EventLoop> create();
 
   // `events` as epoll has them (EPOLLIN, EPOLLOUT; 0: only errors and hang-ups), level-triggered.
-  // PermissionDenied for a plain file, which is always ready and cannot be waited for.
+  // Errors as Epoll::add has them.
   absl::Status add(int fd, uint32_t events, Callback callback);
   // Nothing if it is not there. A callback may remove any descriptor, its own included.
   void remove(int fd);
@@ -30,9 +30,9 @@ class EventLoop {
   void run_once(absl::Duration timeout);
 
  private:
-  explicit EventLoop(Fd epoll) : epoll_(std::move(epoll)) {}
+  explicit EventLoop(Epoll epoll) : epoll_(std::move(epoll)) {}
 
-  Fd epoll_;
+  Epoll epoll_;
   // Shared, so that a callback that removes itself lives until it returns.
   std::map<int, std::shared_ptr<Callback>> callbacks_;
 };

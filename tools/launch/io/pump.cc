@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "gradwire/base/log.h"
+#include "gradwire/tools/launch/io/fd.h"
 
 namespace gradwire::tools {
 namespace {
@@ -16,7 +17,7 @@ constexpr size_t kMostAtTheEnd = 1 << 20;
 
 }  // namespace
 
-StreamPump::StreamPump(EventLoop& loop, Fd pipe, Targets targets)
+StreamPump::StreamPump(EventLoop& loop, Descriptor pipe, Targets targets)
     : loop_(loop), pipe_(std::move(pipe)), targets_(std::move(targets)) {
   // The reader's end alone is non-blocking; the worker's own end keeps the mode it expects.
   fcntl(pipe_.get(), F_SETFL, fcntl(pipe_.get(), F_GETFL) | O_NONBLOCK);

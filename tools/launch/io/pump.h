@@ -3,7 +3,7 @@
 #include <memory>
 #include <string>
 
-#include "gradwire/tools/launch/io/fd.h"
+#include "gradwire/base/io/descriptor.h"
 #include "gradwire/tools/launch/io/lines.h"
 #include "gradwire/tools/launch/io/loop.h"
 #include "gradwire/tools/launch/io/sink.h"
@@ -18,11 +18,11 @@ namespace gradwire::tools {
 class StreamPump {
  public:
   struct Targets {
-    Fd file;                                          // not valid: no file
+    Descriptor file;                                  // not valid: no file
     OutputSink* sink = nullptr;                       // nullptr: no sink
     LinePrefixer lines = LinePrefixer::passing_on();  // for the sink
   };
-  StreamPump(EventLoop& loop, Fd pipe, Targets targets);
+  StreamPump(EventLoop& loop, Descriptor pipe, Targets targets);
   ~StreamPump();
   StreamPump(const StreamPump&) = delete;
   StreamPump& operator=(const StreamPump&) = delete;
@@ -40,7 +40,7 @@ class StreamPump {
   void finish();
 
   EventLoop& loop_;
-  Fd pipe_;
+  Descriptor pipe_;
   Targets targets_;
   bool paused_ = false;
 };

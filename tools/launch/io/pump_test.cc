@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "gradwire/tools/launch/io/fd.h"
 #include "gradwire/tools/launch/io/lines.h"
 
 namespace gradwire::tools {

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "gradwire/tools/launch/io/fd.h"
+
 namespace gradwire::tools {
 
 OutputSink::OutputSink(EventLoop& loop, int fd) : loop_(loop), fd_(fd) {

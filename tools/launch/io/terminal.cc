@@ -11,13 +11,13 @@ namespace gradwire::tools {
 
 absl::StatusOr<Pipe> make_terminal() {
   Pipe terminal;
-  terminal.read_end = Fd(posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC));
+  terminal.read_end = Descriptor(posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC));
   const int master = terminal.read_end.get();
   if (master < 0 || grantpt(master) != 0 || unlockpt(master) != 0) {
     return errno_status("cannot make a pseudo terminal", errno);
   }
   // By the descriptor and not by its name: /dev/pts may belong to another instance here.
-  terminal.write_end = Fd(ioctl(master, TIOCGPTPEER, O_WRONLY | O_NOCTTY | O_CLOEXEC));
+  terminal.write_end = Descriptor(ioctl(master, TIOCGPTPEER, O_WRONLY | O_NOCTTY | O_CLOEXEC));
   termios mode{};
   if (!terminal.write_end.valid() || tcgetattr(terminal.write_end.get(), &mode) != 0) {
     return errno_status("cannot open a pseudo terminal", errno);

@@ -227,8 +227,8 @@ absl::Status LaunchJob::start_workers(const rendezvous::RoundInfo& round) {
   }
   // A worker's group is never the terminal's foreground group: reading from the terminal would stop it for
   // ever.
-  Fd no_input;
-  if (isatty(STDIN_FILENO)) no_input = Fd(open("/dev/null", O_RDONLY | O_CLOEXEC));
+  Descriptor no_input;
+  if (isatty(STDIN_FILENO)) no_input = Descriptor(open("/dev/null", O_RDONLY | O_CLOEXEC));
   const rendezvous::Address store = meeting_->workers_store(round);
   const JobAddress job{.master_addr = store.host,
                        .master_port = store.port,

@@ -12,6 +12,7 @@
 #include "absl/strings/str_format.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/random_id.h"
+#include "gradwire/tools/launch/io/fd.h"
 
 namespace gradwire::tools {
 namespace {
@@ -85,7 +86,7 @@ absl::StatusOr<WorkerStreams> WorkerOutputs::open(int64_t round, int local_rank)
   GRADWIRE_ASSIGN_OR_RETURN(streams.out, open_stream(out, streams.terminal));
   const bool to_one_place = !error_sink_ && out.route == err.route && out.route.console && !out.route.file;
   if (to_one_place && streams.terminal) {
-    streams.err = Fd(fcntl(streams.out.get(), F_DUPFD_CLOEXEC, 3));
+    streams.err = Descriptor(fcntl(streams.out.get(), F_DUPFD_CLOEXEC, 3));
     if (!streams.err.valid()) return errno_status("cannot duplicate a descriptor", errno);
   } else {
     bool unused = false;
@@ -94,41 +95,41 @@ absl::StatusOr<WorkerStreams> WorkerOutputs::open(int64_t round, int local_rank)
   return streams;
 }
 
-absl::StatusOr<Fd> WorkerOutputs::open_stream(const Stream& stream, bool& terminal) {
+absl::StatusOr<Descriptor> WorkerOutputs::open_stream(const Stream& stream, bool& terminal) {
   if (!stream.route.console && !stream.route.file) {
-    Fd nothing(::open("/dev/null", O_WRONLY | O_CLOEXEC));
+    Descriptor nothing(::open("/dev/null", O_WRONLY | O_CLOEXEC));
     if (!nothing.valid()) return errno_status("cannot open /dev/null", errno);
     return nothing;
   }
-  Fd file;
+  Descriptor file;
   if (stream.route.file) {
     GRADWIRE_ASSIGN_OR_RETURN(file, open_file(stream));
   }
-  if (Fd end = open_terminal(stream, file); end.valid()) {
+  if (Descriptor end = open_terminal(stream, file); end.valid()) {
     terminal = true;
     return end;
   }
   if (!stream.route.console) return file;
-  if (!stream.route.file) return Fd();
+  if (!stream.route.file) return Descriptor();
   GRADWIRE_ASSIGN_OR_RETURN(Pipe pipe, make_pipe());
   pump(stream, std::move(pipe.read_end), std::move(file));
   return std::move(pipe.write_end);
 }
 
-absl::StatusOr<Fd> WorkerOutputs::open_file(const Stream& stream) {
+absl::StatusOr<Descriptor> WorkerOutputs::open_file(const Stream& stream) {
   const std::string directory = absl::StrCat(directory_, "/attempt_", stream.round, "/", stream.local_rank);
   GRADWIRE_RETURN_IF_ERROR(make_directories(directory));
   const std::string path = absl::StrCat(directory, stream.is_error ? "/stderr.log" : "/stdout.log");
   // Appending, so that a worker that opens the file once more does not write over its own lines.
-  Fd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0666));
+  Descriptor file(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0666));
   if (!file.valid()) return errno_status(absl::StrCat("cannot open log file ", path), errno);
   return file;
 }
 
-Fd WorkerOutputs::open_terminal(const Stream& stream, Fd& file) {
-  if (!options_.line_buffered || stream.is_error) return Fd();
+Descriptor WorkerOutputs::open_terminal(const Stream& stream, Descriptor& file) {
+  if (!options_.line_buffered || stream.is_error) return Descriptor();
   // The launcher's own terminal serves as well.
-  if (!stream.route.file && isatty(STDOUT_FILENO)) return Fd();
+  if (!stream.route.file && isatty(STDOUT_FILENO)) return Descriptor();
   absl::StatusOr<Pipe> terminal = make_terminal_();
   if (!terminal.ok()) {
     if (!warned_) {
@@ -138,13 +139,13 @@ Fd WorkerOutputs::open_terminal(const Stream& stream, Fd& file) {
           terminal.status().message(), "; --line_buffered=false silences this"));
     }
     warned_ = true;
-    return Fd();
+    return Descriptor();
   }
   pump(stream, std::move(terminal->read_end), std::move(file));
   return std::move(terminal->write_end);
 }
 
-void WorkerOutputs::pump(const Stream& stream, Fd source, Fd file) {
+void WorkerOutputs::pump(const Stream& stream, Descriptor source, Descriptor file) {
   StreamPump::Targets targets;
   // A teed stream's lines say whose they are; what is the launcher's own stream alone stays as the worker wrote it.
   if (stream.route.console) {

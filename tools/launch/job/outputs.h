@@ -17,8 +17,8 @@ namespace gradwire::tools {
 
 // What a worker gets as its standard output and error; not valid: the launcher's own.
 struct WorkerStreams {
-  Fd out;
-  Fd err;
+  Descriptor out;
+  Descriptor err;
   bool terminal = false;  // one of them is a pseudo terminal
 };
 
@@ -66,11 +66,11 @@ class WorkerOutputs {
     bool is_error;
   };
 
-  absl::StatusOr<Fd> open_stream(const Stream& stream, bool& terminal);
-  absl::StatusOr<Fd> open_file(const Stream& stream);
+  absl::StatusOr<Descriptor> open_stream(const Stream& stream, bool& terminal);
+  absl::StatusOr<Descriptor> open_file(const Stream& stream);
   // Not valid: a pseudo terminal is not wanted for it, or cannot be made.
-  Fd open_terminal(const Stream& stream, Fd& file);
-  void pump(const Stream& stream, Fd source, Fd file);
+  Descriptor open_terminal(const Stream& stream, Descriptor& file);
+  void pump(const Stream& stream, Descriptor source, Descriptor file);
   OutputSink& sink(bool is_error) { return is_error && error_sink_ ? *error_sink_ : output_sink_; }
 
   EventLoop& loop_;

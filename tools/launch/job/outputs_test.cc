@@ -19,7 +19,7 @@ class Outputs : public testing::Test {
  protected:
   Outputs() : loop_(*EventLoop::create()), path_(testing::TempDir() + "/outputs.err") {
     fflush(stderr);
-    saved_ = Fd(dup(STDERR_FILENO));
+    saved_ = Descriptor(dup(STDERR_FILENO));
     FILE* file = fopen(path_.c_str(), "w");
     dup2(fileno(file), STDERR_FILENO);
     fclose(file);
@@ -40,7 +40,7 @@ class Outputs : public testing::Test {
   EventLoop loop_;
   LaunchOptions options_;
   std::string path_;
-  Fd saved_;
+  Descriptor saved_;
 };
 
 absl::StatusOr<Pipe> no_terminal() { return absl::UnavailableError("none here"); }

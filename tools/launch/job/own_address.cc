@@ -22,7 +22,7 @@ absl::StatusOr<std::string> address_towards(const std::string& host, int port) {
   int error = 0;
   for (const transport::SocketAddress& each : targets) {
     // A datagram socket's connect sends nothing: it only chooses the way.
-    const Fd socket(::socket(each.storage.ss_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+    const Descriptor socket(::socket(each.storage.ss_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
     transport::SocketAddress own;
     own.length = sizeof(own.storage);
     char text[NI_MAXHOST] = "";

@@ -27,7 +27,7 @@ std::atomic<pid_t> recording_process{0};
 void write_text(const std::string& path, const std::string& text) {
   // Another file first: the launcher may kill this process at any time, and must not find half of it.
   const std::string partial = absl::StrCat(path, ".", getpid());
-  Fd file(open(partial.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600));
+  Descriptor file(open(partial.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!file.valid()) return;
   const bool written = write_all(file.get(), text.data(), text.size());
   if (!written || std::rename(partial.c_str(), path.c_str()) != 0) unlink(partial.c_str());

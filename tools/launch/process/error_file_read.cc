@@ -10,7 +10,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/error.h"
-#include "gradwire/tools/launch/io/fd.h"
+#include "gradwire/base/io/descriptor.h"
 #include "gradwire/tools/launch/process/error_file.h"
 
 namespace gradwire::tools {
@@ -24,7 +24,7 @@ constexpr int kMaxDepth = 16;
 
 // The file is the worker's, which may have put anything at its place.
 absl::StatusOr<std::string> read_file(const std::string& path) {
-  Fd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+  Descriptor fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   if (!fd.valid() && errno == ENOENT) return absl::NotFoundError("no error file");
   struct stat info {};
   if (!fd.valid() || fstat(fd.get(), &info) != 0 || !S_ISREG(info.st_mode)) {

@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "gradwire/tools/launch/io/fd.h"
 #include "gradwire/tools/launch/process/guardian_process.h"
 
 namespace gradwire::tools {
@@ -30,7 +31,7 @@ absl::Status execute_error(const WorkerStart& start, int error) {
 // Whether the child ends in time. It stays to be waited for.
 bool ends_within(pid_t child, absl::Duration time) {
   const absl::Time deadline = absl::Now() + time;
-  const Fd watched(static_cast<int>(syscall(SYS_pidfd_open, child, 0)));
+  const Descriptor watched(static_cast<int>(syscall(SYS_pidfd_open, child, 0)));
   while (true) {
     siginfo_t info{};
     if (waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOHANG | WNOWAIT) != 0 ||
@@ -51,8 +52,8 @@ absl::StatusOr<Guardian> Guardian::start(absl::Duration patience) {
   int ends[2];
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
     return errno_status("cannot make a socket", errno);
-  Fd launchers(ends[0]);
-  Fd guardians(ends[1]);
+  Descriptor launchers(ends[0]);
+  Descriptor guardians(ends[1]);
   const timeval at_most = absl::ToTimeval(patience);
   if (setsockopt(launchers.get(), SOL_SOCKET, SO_RCVTIMEO, &at_most, sizeof(at_most)) != 0 ||
       setsockopt(launchers.get(), SOL_SOCKET, SO_SNDTIMEO, &at_most, sizeof(at_most)) != 0) {
@@ -86,7 +87,7 @@ absl::StatusOr<Guardian::Started> Guardian::start_worker(const WorkerStart& star
   const std::string packed = packed_start(start);
   if (packed.size() > kMaxPackedBytes) return execute_error(start, E2BIG);
   const auto or_own = [](int descriptor, int own) { return descriptor >= 0 ? descriptor : own; };
-  std::vector<Fd> received;
+  std::vector<Descriptor> received;
   const GuardianReply reply =
       ask({.kind = GuardianRequest::Kind::kStart, .packed_bytes = packed.size()}, packed,
           {or_own(start.stdin_fd, STDIN_FILENO), or_own(start.stdout_fd, STDOUT_FILENO),
@@ -116,7 +117,7 @@ bool Guardian::end_rest(int signal) {
 }
 
 GuardianReply Guardian::ask(GuardianRequest request, const std::string& packed,
-                            const std::vector<int>& descriptors, std::vector<Fd>* received) {
+                            const std::vector<int>& descriptors, std::vector<Descriptor>* received) {
   GuardianReply reply;
   errno = 0;
   if (send_all(socket_.get(), &request, sizeof(request), descriptors) &&

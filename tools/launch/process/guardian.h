@@ -9,7 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "gradwire/tools/launch/io/fd.h"
+#include "gradwire/base/io/descriptor.h"
 #include "gradwire/tools/launch/process/guardian_messages.h"
 #include "gradwire/tools/launch/process/worker_process.h"
 
@@ -29,7 +29,7 @@ class Guardian {
  public:
   struct Started {
     pid_t pid;
-    Fd pid_fd;
+    Descriptor pid_fd;
   };
 
   // More than a request takes: the slowest executes a program from a remote file system.
@@ -60,13 +60,13 @@ class Guardian {
   bool end_rest(int signal);
 
  private:
-  Guardian(Fd socket, pid_t pid, absl::Duration patience)
+  Guardian(Descriptor socket, pid_t pid, absl::Duration patience)
       : socket_(std::move(socket)), pid_(pid), patience_(patience) {}
 
   GuardianReply ask(GuardianRequest request, const std::string& packed = "",
-                    const std::vector<int>& descriptors = {}, std::vector<Fd>* received = nullptr);
+                    const std::vector<int>& descriptors = {}, std::vector<Descriptor>* received = nullptr);
 
-  Fd socket_;
+  Descriptor socket_;
   pid_t pid_;
   const absl::Duration patience_;
 };

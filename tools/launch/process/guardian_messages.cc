@@ -83,7 +83,7 @@ bool send_all(int socket, const void* data, size_t size, const std::vector<int>&
   return true;
 }
 
-bool receive_all(int socket, void* data, size_t size, std::vector<Fd>* descriptors) {
+bool receive_all(int socket, void* data, size_t size, std::vector<Descriptor>* descriptors) {
   while (size > 0) {
     alignas(cmsghdr) char control[CMSG_SPACE(kMaxDescriptors * sizeof(int))];
     iovec part{.iov_base = data, .iov_len = size};
@@ -101,7 +101,7 @@ bool receive_all(int socket, void* data, size_t size, std::vector<Fd>* descripto
       for (size_t i = 0; i < count; ++i) {
         int descriptor;
         memcpy(&descriptor, CMSG_DATA(item) + i * sizeof(int), sizeof(int));
-        Fd received(descriptor);
+        Descriptor received(descriptor);
         if (descriptors != nullptr) descriptors->push_back(std::move(received));
       }
     }

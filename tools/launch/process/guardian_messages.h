@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "gradwire/tools/launch/io/fd.h"
+#include "gradwire/base/io/descriptor.h"
 #include "gradwire/tools/launch/process/worker_process.h"
 
 namespace gradwire::tools {
@@ -47,6 +47,6 @@ std::optional<WorkerStart> unpacked_start(const std::string& packed);
 
 // All of it, with at most 4 descriptors; false when the other end is gone. No SIGPIPE.
 bool send_all(int socket, const void* data, size_t size, const std::vector<int>& descriptors = {});
-bool receive_all(int socket, void* data, size_t size, std::vector<Fd>* descriptors = nullptr);
+bool receive_all(int socket, void* data, size_t size, std::vector<Descriptor>* descriptors = nullptr);
 
 }  // namespace gradwire::tools

@@ -17,6 +17,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "gradwire/tools/launch/io/fd.h"
 
 namespace gradwire::tools {
 namespace {
@@ -37,7 +38,7 @@ bool is_child(pid_t pid) {
 std::vector<pid_t> children() {
   std::string text;
   // A system without this file keeps what has left its worker's group.
-  const Fd file(open("/proc/thread-self/children", O_RDONLY | O_CLOEXEC));
+  const Descriptor file(open("/proc/thread-self/children", O_RDONLY | O_CLOEXEC));
   char part[4096];
   for (ssize_t got; file.valid() && (got = read_retrying(file.get(), part, sizeof(part))) > 0;)
     text.append(part, got);
@@ -70,9 +71,9 @@ void GuardianProcess::run() {
   sigprocmask(SIG_SETMASK, &signals, nullptr);
   sigemptyset(&signals);
   sigaddset(&signals, SIGCHLD);
-  child_ended_ = Fd(signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
+  child_ended_ = Descriptor(signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
   // Whoever reads the launcher's output to its end must not wait for the guardian.
-  const Fd null(open("/dev/null", O_RDWR | O_CLOEXEC));
+  const Descriptor null(open("/dev/null", O_RDWR | O_CLOEXEC));
   for (int stream = 0; stream <= 2; ++stream) dup2(null.get(), stream);
 
   while (true) {
@@ -89,7 +90,7 @@ void GuardianProcess::run() {
 
 bool GuardianProcess::serve_request() {
   GuardianRequest request;
-  std::vector<Fd> received;
+  std::vector<Descriptor> received;
   if (!receive_all(socket_.get(), &request, sizeof(request), &received)) return false;
   GuardianReply reply;
   std::vector<int> descriptors;
@@ -135,7 +136,7 @@ void GuardianProcess::start_worker(const WorkerStart& start, GuardianReply& repl
   workers_[reply.started.pid] = std::nullopt;
   asked_groups_.erase(reply.started.pid);
   // glibc 2.36 declares pidfd_open for C alone.
-  pid_fd_ = Fd(static_cast<int>(syscall(SYS_pidfd_open, reply.started.pid, 0)));
+  pid_fd_ = Descriptor(static_cast<int>(syscall(SYS_pidfd_open, reply.started.pid, 0)));
   if (pid_fd_.valid()) descriptors.push_back(pid_fd_.get());
 }
 

@@ -8,7 +8,7 @@
 #include <set>
 #include <vector>
 
-#include "gradwire/tools/launch/io/fd.h"
+#include "gradwire/base/io/descriptor.h"
 #include "gradwire/tools/launch/process/guardian_messages.h"
 
 namespace gradwire::tools {
@@ -23,7 +23,7 @@ namespace gradwire::tools {
 // One thread.
 class GuardianProcess {
  public:
-  explicit GuardianProcess(Fd socket) : socket_(std::move(socket)) {}
+  explicit GuardianProcess(Descriptor socket) : socket_(std::move(socket)) {}
 
   // Serves the launcher until that is gone, then kills what is left.
   void run();
@@ -48,9 +48,9 @@ class GuardianProcess {
   bool reap();
 
   const pid_t launcher_ = getppid();
-  Fd socket_;
-  Fd child_ended_;  // a signalfd
-  Fd pid_fd_;       // of the worker that was started last, until the launcher has it
+  Descriptor socket_;
+  Descriptor child_ended_;  // a signalfd
+  Descriptor pid_fd_;       // of the worker that was started last, until the launcher has it
   // Those whose end the launcher has not asked for; nothing while they run.
   std::map<pid_t, std::optional<End>> workers_;
   // Children, not yet reaped, and groups that SIGTERM was sent to.

@@ -13,6 +13,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "gradwire/tools/launch/io/fd.h"
 #include "gradwire/tools/launch/process/guardian_messages.h"
 
 namespace gradwire::tools {

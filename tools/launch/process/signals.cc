@@ -4,6 +4,8 @@
 
 #include <cerrno>
 
+#include "gradwire/tools/launch/io/fd.h"
+
 namespace gradwire::tools {
 namespace {
 
@@ -27,7 +29,7 @@ absl::StatusOr<LaunchSignals> LaunchSignals::block() {
   signal(SIGPIPE, SIG_IGN);
   // Ignored, it would make the kernel forget how workers ended.
   signal(SIGCHLD, SIG_DFL);
-  signals.fd_ = Fd(signalfd(-1, &passed_on, SFD_CLOEXEC | SFD_NONBLOCK));
+  signals.fd_ = Descriptor(signalfd(-1, &passed_on, SFD_CLOEXEC | SFD_NONBLOCK));
   if (!signals.fd_.valid()) return errno_status("cannot watch signals", errno);
   return signals;
 }

@@ -3,7 +3,7 @@
 #include <signal.h>
 
 #include "absl/status/statusor.h"
-#include "gradwire/tools/launch/io/fd.h"
+#include "gradwire/base/io/descriptor.h"
 
 namespace gradwire::tools {
 
@@ -25,7 +25,7 @@ class LaunchSignals {
  private:
   LaunchSignals() = default;
 
-  Fd fd_;
+  Descriptor fd_;
   sigset_t original_mask_;
   bool sigpipe_was_ignored_ = false;
 };

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "gradwire/tools/launch/io/fd.h"
 #include "gradwire/tools/launch/process/guardian.h"
 
 namespace gradwire::tools {
@@ -41,11 +42,11 @@ class Supervising : public testing::Test {
   }
 
   // Waits for a worker to have written something: it is where the test wants it.
-  static void await(const Fd& pipe) {
+  static void await(const Descriptor& pipe) {
     char byte;
     ASSERT_EQ(read_retrying(pipe.get(), &byte, 1), 1);
   }
-  static bool at_end(const Fd& pipe) {
+  static bool at_end(const Descriptor& pipe) {
     char byte;
     return read_retrying(pipe.get(), &byte, 1) == 0;
   }

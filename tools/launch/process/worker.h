@@ -5,7 +5,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "gradwire/tools/launch/io/fd.h"
+#include "gradwire/base/io/descriptor.h"
 #include "gradwire/tools/launch/options/layout.h"
 #include "gradwire/tools/launch/process/guardian.h"
 #include "gradwire/tools/launch/process/worker_process.h"
@@ -49,7 +49,7 @@ class Worker {
   Guardian* guardian_;
   WorkerPlace place_;
   pid_t pid_;  // 0: moved away
-  Fd pid_fd_;
+  Descriptor pid_fd_;
   bool ended_ = false;
   Ending ending_;
 };

@@ -10,6 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/random_id.h"
+#include "gradwire/tools/launch/io/fd.h"
 #include "gradwire/tools/launch/rendezvous/record.h"
 
 namespace gradwire::rendezvous {
@@ -43,15 +44,15 @@ absl::StatusOr<std::unique_ptr<RendezvousClient>> RendezvousClient::start(Client
                                                                           Clock& clock) {
   options = filled_in(std::move(options), clock);
   GRADWIRE_RETURN_IF_ERROR(check(options.node));
-  tools::Fd event(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  Descriptor event(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!event.valid()) return tools::errno_status("cannot make an eventfd", errno);
   return std::unique_ptr<RendezvousClient>(
       new RendezvousClient(std::move(options), std::move(open_store), clock, std::move(event)));
 }
 
-RendezvousClient::RendezvousClient(ClientOptions options, OpenStore open_store, Clock& clock, tools::Fd event)
+RendezvousClient::RendezvousClient(ClientOptions options, OpenStore opener, Clock& clock, Descriptor event)
     : options_(std::move(options)),
-      open_store_(std::move(open_store)),
+      open_store_(std::move(opener)),
       clock_(clock),
       event_(std::move(event)),
       machine_(options_.node, clock.now()),

@@ -10,9 +10,9 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "gradwire/base/clock.h"
+#include "gradwire/base/io/descriptor.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/store/store.h"
-#include "gradwire/tools/launch/io/fd.h"
 #include "gradwire/tools/launch/rendezvous/rendezvous.h"
 #include "gradwire/tools/launch/rendezvous/types.h"
 
@@ -63,7 +63,7 @@ class RendezvousClient {
  private:
   using Say = std::function<void(Rendezvous&, absl::Time)>;
 
-  RendezvousClient(ClientOptions options, OpenStore open_store, Clock& clock, tools::Fd event);
+  RendezvousClient(ClientOptions options, OpenStore opener, Clock& clock, Descriptor event);
 
   void run();
   absl::Status open();
@@ -89,7 +89,7 @@ class RendezvousClient {
   const ClientOptions options_;
   const OpenStore open_store_;
   Clock& clock_;
-  const tools::Fd event_;
+  const Descriptor event_;
 
   // The thread's own.
   std::shared_ptr<store::Store> store_;

@@ -7,8 +7,8 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/optional.h"
+#include "gradwire/base/io/descriptor.h"
 #include "gradwire/base/mutex.h"
-#include "gradwire/transport/descriptor.h"
 
 namespace gradwire::transport {
 

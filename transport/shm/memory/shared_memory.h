@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "absl/status/statusor.h"
-#include "gradwire/transport/descriptor.h"
+#include "gradwire/base/io/descriptor.h"
 
 namespace gradwire::transport {
 

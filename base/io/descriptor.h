@@ -4,7 +4,7 @@
 
 #include <utility>
 
-namespace gradwire::transport {
+namespace gradwire {
 
 // Owns a file descriptor and closes it. Not thread-safe.
 class Descriptor {
@@ -32,4 +32,4 @@ class Descriptor {
   int fd_ = -1;
 };
 
-}  // namespace gradwire::transport
+}  // namespace gradwire

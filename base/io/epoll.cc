@@ -1,0 +1,36 @@
+#include "gradwire/base/io/epoll.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+
+namespace gradwire {
+
+absl::StatusOr<Epoll> Epoll::create() {
+  Descriptor epoll(::epoll_create1(EPOLL_CLOEXEC));
+  if (epoll.valid()) return Epoll(std::move(epoll));
+  return absl::UnavailableError(absl::StrCat("cannot make an epoll: ", std::strerror(errno)));
+}
+
+absl::Status Epoll::add(int fd, uint32_t events, uint64_t id) const {
+  epoll_event event = {.events = events, .data = {.u64 = id}};
+  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) == 0) return absl::OkStatus();
+  if (errno == EPERM) return absl::PermissionDeniedError("a plain file cannot be waited for");
+  return absl::UnavailableError(absl::StrCat("cannot watch a descriptor: ", std::strerror(errno)));
+}
+
+void Epoll::change(int fd, uint32_t events, uint64_t id) const {
+  epoll_event event = {.events = events, .data = {.u64 = id}};
+  ::epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, fd, &event);
+}
+
+void Epoll::remove(int fd) const { ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr); }
+
+absl::Span<const epoll_event> Epoll::wait(absl::Span<epoll_event> room, int milliseconds) const {
+  const int count = ::epoll_wait(epoll_.get(), room.data(), static_cast<int>(room.size()), milliseconds);
+  return room.first(static_cast<std::size_t>(std::max(count, 0)));
+}
+
+}  // namespace gradwire
