@@ -29,6 +29,14 @@ void Arrival::start_in_loop() {
                                             [self = shared_from_this()] { self->cancel_in_loop(); });
 }
 
+void TcpContext::shut_down_in_loop() {
+  while (!arrivals.empty()) {
+    const std::shared_ptr<Arrival> arrival = *arrivals.begin();
+    arrival->cancel_in_loop();
+  }
+  LoopContext::shut_down_in_loop();
+}
+
 void Arrival::cancel_in_loop() { leave_in_loop(); }
 
 Descriptor Arrival::leave_in_loop() {
@@ -86,8 +94,9 @@ void Arrival::become_stripe_in_loop(const Preface& preface) {
     cancel_in_loop();
     return;
   }
-  const std::shared_ptr<TcpConnection> connection = found->second->shared_from_this();
-  connection->join_stripe_in_loop(preface, leave_in_loop());
+  TcpConnection& connection = *found->second;
+  const std::shared_ptr<LoopConnection> kept = connection.shared_from_this();
+  connection.join_stripe_in_loop(preface, leave_in_loop());
 }
 
 }  // namespace gradwire::transport

@@ -1,28 +1,34 @@
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <utility>
 
 #include "gradwire/base/io/descriptor.h"
 #include "gradwire/transport/event_loop.h"
-#include "gradwire/transport/tcp/stripe_control.h"
 
 namespace gradwire::transport {
 
-class TcpConnection;
+class TcpStripes;
 
 // One end of a stripe: a further socket of a connection that carries shares of large buffers (frame.h has which,
 // stripe_control.h when).
 // Belongs to the loop's driver.
 class Stripe : public EventHandler {
  public:
-  Stripe(std::weak_ptr<TcpConnection> connection, int number, Descriptor given)
-      : socket(std::move(given)), connection_(std::move(connection)), number_(number) {}
+  Stripe(std::weak_ptr<TcpStripes> stripes, int number, Descriptor given)
+      : socket(std::move(given)), stripes_(std::move(stripes)), number_(number) {}
 
   // From 1 on.
   int number() const { return number_; }
+
+  enum class Progress { kMore, kNothing, kComplete, kEnded };
+  // Reads once: shares that are due, or, when none are, only whether the other end has closed it.
+  // kComplete: nothing is due any more.
+  Progress read_in_loop(std::atomic<uint64_t>& arrived);
 
   // Shares that are due, in order.
   struct Place {
@@ -42,7 +48,7 @@ class Stripe : public EventHandler {
  private:
   void on_events_in_loop(uint32_t events) override;
 
-  const std::weak_ptr<TcpConnection> connection_;
+  const std::weak_ptr<TcpStripes> stripes_;
   const int number_;
 };
 

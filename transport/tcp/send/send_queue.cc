@@ -1,4 +1,4 @@
-#include "gradwire/transport/tcp/send_queue.h"
+#include "gradwire/transport/tcp/send/send_queue.h"
 
 #include <algorithm>
 #include <utility>

@@ -1,0 +1,124 @@
+#include "gradwire/transport/common/loop_connection.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "gradwire/base/clock.h"
+#include "gradwire/base/error.h"
+
+namespace gradwire::transport {
+
+LoopConnection::LoopConnection(std::shared_ptr<LoopContext> context, std::string peer_address)
+    : context_(std::move(context)), peer_address_(std::move(peer_address)) {}
+
+LoopConnection::~LoopConnection() = default;
+
+bool LoopConnection::begin_in_loop() {
+  context_->connections.insert(shared_from_this());
+  if (context_->shutting_down) finish_in_loop(shut_down_reason());
+  return !context_->shutting_down;
+}
+
+void LoopConnection::close(absl::Status reason, absl::Duration flush) {
+  {
+    MutexLock lock(mutex_);
+    if (state_ != State::kOpen) return;
+    state_ = State::kClosing;
+    close_reason_ = reason;
+  }
+  refuse_sends(reason);
+  close_called_.store(true, std::memory_order_relaxed);
+  const absl::Time deadline =
+      flush > absl::ZeroDuration() ? Clock::system().now() + flush : absl::InfinitePast();
+  loop().post([self = shared_from_this(), deadline] { self->begin_close_in_loop(deadline); });
+}
+
+void LoopConnection::begin_close_in_loop(absl::Time deadline) {
+  {
+    MutexLock lock(mutex_);
+    if (state_ != State::kClosing) return;
+  }
+  if (deadline <= Clock::system().now()) {
+    finish_in_loop(absl::OkStatus());
+    return;
+  }
+  close_timer_ = loop().schedule_in_loop(
+      deadline, [self = shared_from_this()] { self->finish_in_loop(absl::OkStatus()); });
+  flush_in_loop();
+}
+
+void LoopConnection::shut_down_in_loop() {
+  {
+    MutexLock lock(mutex_);
+    if (state_ != State::kOpen) return;
+  }
+  finish_in_loop(shut_down_reason());
+}
+
+absl::Status LoopConnection::shut_down_reason() const {
+  return absl::CancelledError(absl::StrCat("the transport shut down; connection with ", peer_address_));
+}
+
+void LoopConnection::fail_in_loop(const absl::Status& reason) {
+  finish_in_loop(with_context(reason, absl::StrCat("connection with ", peer_address_)));
+}
+
+void LoopConnection::finish_in_loop(absl::Status reason) {
+  {
+    MutexLock lock(mutex_);
+    if (state_ == State::kClosed) return;
+    state_ = State::kClosed;
+    if (close_reason_.has_value()) {
+      reason = *close_reason_;
+    } else {
+      close_reason_ = reason;
+    }
+  }
+  const std::shared_ptr<LoopConnection> self = shared_from_this();
+  loop().cancel_in_loop(close_timer_);
+  release_in_loop(reason);
+  if (listener_ != nullptr) {
+    listener_->on_closed(*this, std::move(reason));
+    listener_.reset();
+  }
+  context_->connections.erase(self);
+  context_->end_if_done_in_loop();
+}
+
+void LoopContext::shut_down_in_loop() {
+  shutting_down = true;
+  // on_closed of one may touch the table.
+  const auto open = connections;
+  for (const std::shared_ptr<LoopConnection>& connection : open) connection->shut_down_in_loop();
+  end_if_done_in_loop();
+}
+
+void LoopContext::end_if_done_in_loop() {
+  if (!shutting_down || !connections.empty()) return;
+  loop->cancel_in_loop(pool_timer_);
+  ended = true;
+}
+
+void LoopContext::tend_pool() {
+  if (tending_pool_.load(std::memory_order_relaxed) || tending_pool_.exchange(true)) return;
+  loop->post([weak = weak_from_this()] {
+    if (const std::shared_ptr<LoopContext> self = weak.lock()) self->tend_pool_in_loop();
+  });
+}
+
+void LoopContext::tend_pool_in_loop() {
+  if (ended) return;
+  pool_timer_ =
+      loop->schedule_in_loop(Clock::system().now() + pool->options().idle_time, [weak = weak_from_this()] {
+        const std::shared_ptr<LoopContext> self = weak.lock();
+        if (self == nullptr) return;
+        self->pool->trim(Clock::system().now());
+        if (self->pool->idle_bytes() > 0) {
+          self->tend_pool_in_loop();
+        } else {
+          self->tending_pool_.store(false);
+        }
+      });
+}
+
+}  // namespace gradwire::transport

@@ -1,0 +1,85 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "gradwire/base/mutex.h"
+#include "gradwire/transport/common/loop_context.h"
+#include "gradwire/transport/connection.h"
+
+namespace gradwire::transport {
+
+// What connections have in common that read, and call their listener, on an event loop's driver: how they end. The parts
+// of a connection (its sender, its receiver) have this of it. A task or timer of a part captures shared_from_this() of
+// the connection beside the part, and so keeps it.
+//
+// States: kOpen (from the start on: what is sent early is queued) -> kClosing -> kClosed. kClosing is between close() and
+// on_closed: it lasts until what was queued has left, or the flush time is over. kOpen may go to kClosed directly.
+class LoopConnection : public Connection, public std::enable_shared_from_this<LoopConnection> {
+ public:
+  LoopConnection(std::shared_ptr<LoopContext> context, std::string peer_address);
+  ~LoopConnection() override;
+
+  void close(absl::Status reason, absl::Duration flush) final;
+  std::string peer_address() const final { return peer_address_; }
+
+  // Ends the connection unless a flush is under way.
+  void shut_down_in_loop();
+  // Ends the connection: releases what it has, then calls on_closed. The first reason wins.
+  void finish_in_loop(absl::Status reason);
+  // The same; the reason names the connection.
+  void fail_in_loop(const absl::Status& reason);
+  // close() was called, and all that was queued has left.
+  virtual void drained_in_loop() = 0;
+  // The other end is gone: what it sent before is read, then the connection ends.
+  virtual void lost_in_loop(std::string cause) = 0;
+
+  // close() was called: nothing is delivered any more. Any thread.
+  bool close_called() const { return close_called_.load(std::memory_order_relaxed); }
+  LoopContext& context() const { return *context_; }
+  EventLoop& loop() const { return *context_->loop; }
+  // Belongs to the loop's driver.
+  ConnectionListener& listener() const { return *listener_; }
+
+ protected:
+  // Makes the connection one of the transport's. False, having ended it, when the transport has shut down.
+  bool begin_in_loop();
+  // A pointer that keeps the connection to one of its parts, or its bases.
+  template <class Part>
+  std::shared_ptr<Part> keep(Part* part) {
+    return std::shared_ptr<Part>(shared_from_this(), part);
+  }
+
+  // send() takes nothing from now on.
+  virtual void refuse_sends(const absl::Status& reason) = 0;
+  // Some time is left to send what is queued.
+  virtual void flush_in_loop() = 0;
+  // The connection ends for good, for `reason`.
+  virtual void release_in_loop(const absl::Status& reason) = 0;
+
+  // Belongs to the loop's driver.
+  std::shared_ptr<ConnectionListener> listener_;
+
+ private:
+  enum class State { kOpen, kClosing, kClosed };
+
+  void begin_close_in_loop(absl::Time deadline);
+  absl::Status shut_down_reason() const;
+
+  const std::shared_ptr<LoopContext> context_;
+  const std::string peer_address_;
+  // Belongs to the loop's driver.
+  uint64_t close_timer_ = 0;
+
+  Mutex mutex_;
+  State state_ ABSL_GUARDED_BY(mutex_) = State::kOpen;
+  // Why it was closed, from the first close() or failure on.
+  std::optional<absl::Status> close_reason_ ABSL_GUARDED_BY(mutex_);
+
+  std::atomic<bool> close_called_{false};
+};
+
+}  // namespace gradwire::transport

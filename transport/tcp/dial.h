@@ -1,0 +1,69 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "gradwire/base/io/descriptor.h"
+#include "gradwire/transport/event_loop.h"
+#include "gradwire/transport/tcp/address.h"
+
+namespace gradwire::transport {
+
+// Connects to the first of several addresses that answers.
+//
+//   1. try_next_in_loop: a new socket begins to connect to the next address. Those that are left share the time.
+//   2. on_events_in_loop: the system says how that went. If it failed, or if its time is over: 1 again.
+//   3. finish_in_loop: `done` gets the socket, or, when no address or no time is left, why there is none.
+//
+// Belongs to the loop's driver.
+class TcpDial : public EventHandler, public std::enable_shared_from_this<TcpDial> {
+ public:
+  using Done = absl::AnyInvocable<void(absl::StatusOr<Descriptor> socket)>;
+
+  // `peer` is for messages to people. There is at least one address. `loop` outlives the dial.
+  TcpDial(EventLoop& loop, std::string peer, std::vector<SocketAddress> addresses)
+      : loop_(loop), peer_(std::move(peer)), addresses_(std::move(addresses)) {}
+
+  // Once. `done` may be called before this returns.
+  void start_in_loop(absl::Time deadline, Done done);
+  // `done` is not called any more.
+  void cancel_in_loop();
+  // The address that answered.
+  const SocketAddress& address() const { return addresses_[next_ - 1]; }
+
+ private:
+  void on_events_in_loop(uint32_t events) override;
+  void try_next_in_loop();
+  // `error`: of the system; ETIME: the address has not answered.
+  void address_failed_in_loop(int error);
+  Descriptor leave_in_loop();
+  void finish_in_loop(absl::StatusOr<Descriptor> result);
+
+  EventLoop& loop_;
+  const std::string peer_;
+  const std::vector<SocketAddress> addresses_;
+  absl::Time deadline_;
+  Done done_;
+  Descriptor socket_;
+  uint64_t handler_id_ = 0;
+  uint64_t timer_ = 0;
+  std::size_t next_ = 0;
+  // Addresses whose host said that nobody listens.
+  std::size_t refusals_ = 0;
+  // Why the last address failed.
+  std::string cause_ = "no answer in time";
+};
+
+// A socket that begins to connect; not valid, and errno says why, when it cannot.
+Descriptor begin_to_connect(const SocketAddress& address);
+// Why a socket that began to connect failed; 0: it is connected.
+int connect_error(int socket);
+
+}  // namespace gradwire::transport

@@ -1,0 +1,185 @@
+#include "gradwire/transport/tcp/receiver.h"
+
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "gradwire/base/clock.h"
+#include "gradwire/transport/send_batch.h"
+
+namespace gradwire::transport {
+namespace {
+
+// Reads of one connection before the others get their turn.
+constexpr int kReadsPerTurn = 16;
+constexpr int kMaxPlaces = 16;
+constexpr char kCutOff[] = "the other end closed it in the middle of a message";
+
+}  // namespace
+
+TcpReceiver::TcpReceiver(LoopConnection& connection, TcpStripes& stripes, const TcpOptions& options)
+    : connection_(connection),
+      stripes_(stripes),
+      share_patience_(options.user_timeout),
+      parser_(options.limits, *connection.context().pool) {}
+
+void TcpReceiver::end_in_loop() {
+  connection_.loop().cancel_in_loop(shares_timer_);
+  socket_ = -1;
+  awaits_shares_ = false;
+  parser_.take();
+}
+
+void TcpReceiver::read_in_loop(bool until_end) {
+  if (awaits_shares_) {
+    note_end_in_loop(until_end);
+    return;
+  }
+  // What the listener answers to what one read brought leaves together.
+  SendBatch answers(SendBatch::Scope::kBrief);
+  for (int turn = 0; turn < kReadsPerTurn; ++turn) {
+    if (socket_ < 0) return;
+    const bool more = read_once_in_loop(until_end);
+    stripes_.read_due_in_loop();
+    if (!more) {
+      // The end may have come together with the frame that now waits; it is not reported again.
+      if (awaits_shares_) note_end_in_loop(until_end);
+      return;
+    }
+    SendBatch::flush();
+  }
+  // Others have their turn; the edge that was told will not be told again.
+  connection_.loop().post(
+      [this, connection = connection_.shared_from_this(), until_end] { read_in_loop(until_end); });
+}
+
+bool TcpReceiver::read_once_in_loop(bool until_end) {
+  const bool discard = connection_.close_called();
+  iovec places[kMaxPlaces + 1];
+  int count = 0;
+  // Between frames all goes to scratch memory: most messages are small, and several come at once.
+  if (!discard && !parser_.between_frames()) {
+    absl::StatusOr<int> found = parser_.places(places, kMaxPlaces);
+    if (!found.ok()) {
+      connection_.fail_in_loop(found.status());
+      return false;
+    }
+    count = *found;
+  }
+  std::size_t room = 0;
+  for (int i = 0; i < count; ++i) room += places[i].iov_len;
+  // What follows the piece that is due comes along into scratch memory, so that small pieces cost no call each.
+  const absl::Span<char> scratch = connection_.loop().scratch_in_loop();
+  places[count] = {scratch.data(), scratch.size()};
+  const ssize_t result =
+      count == 0 ? ::recv(socket_, scratch.data(), scratch.size(), 0) : ::readv(socket_, places, count + 1);
+  if (result == 0) {
+    connection_.fail_in_loop(
+        absl::UnavailableError(parser_.between_frames() ? "the other end closed it" : kCutOff));
+    return false;
+  }
+  if (result < 0) {
+    if (errno == EINTR) return true;
+    if (errno != EAGAIN && errno != EWOULDBLOCK) {
+      connection_.fail_in_loop(absl::UnavailableError(std::strerror(errno)));
+    }
+    return false;
+  }
+  const auto bytes = static_cast<std::size_t>(result);
+  bytes_arrived_.fetch_add(bytes, std::memory_order_relaxed);
+  const std::size_t in_places = std::min(bytes, room);
+  if (!discard && !accept_bytes_in_loop(in_places, scratch.first(bytes - in_places))) return false;
+  // Less than was asked for: the socket is empty, and epoll will tell of more.
+  return bytes == room + scratch.size() || until_end;
+}
+
+bool TcpReceiver::accept_bytes_in_loop(std::size_t in_places, absl::Span<const char> beyond) {
+  absl::Status status;
+  if (in_places > 0) status = parser_.advance(in_places);
+  while (status.ok()) {
+    if (parser_.has_stripe_places()) stripes_.place_in_loop(parser_.take_stripe_places());
+    if (parser_.complete()) {
+      if (stripes_.shares_are_due_in_loop()) {
+        awaits_shares_ = true;
+        read_ahead_.assign(beyond.data(), beyond.size());
+        return false;
+      }
+      deliver_in_loop();
+    }
+    if (socket_ < 0) return false;
+    if (beyond.empty() || connection_.close_called()) return true;
+    if (parser_.between_frames()) {
+      parser_.set_max_message_bytes(connection_.listener().max_message_bytes());
+      parser_.set_stripes(stripes_.usable_in_loop());
+    }
+    status = parser_.consume(beyond);
+  }
+  connection_.fail_in_loop(status);
+  return false;
+}
+
+void TcpReceiver::deliver_in_loop() {
+  Message message = parser_.take();
+  if (connection_.close_called()) return;
+  if (parser_.is_control()) {
+    const absl::Status status = stripes_.control_in_loop(message.header);
+    if (!status.ok()) connection_.fail_in_loop(status);
+    return;
+  }
+  if (message.byte_size() >= BufferPool::kPooledFrom) connection_.context().tend_pool();
+  connection_.listener().on_message(connection_, std::move(message));
+}
+
+void TcpReceiver::note_end_in_loop(bool end_may_have_come) {
+  read_until_end_ = read_until_end_ || end_may_have_come;
+  if (read_until_end_) watch_shares_in_loop();
+}
+
+// The other end sends nothing more on the connection itself; shares may still come, within a bounded time.
+void TcpReceiver::watch_shares_in_loop() {
+  if (shares_timer_ != 0) return;
+  shares_timer_ = connection_.loop().schedule_in_loop(
+      Clock::system().now() + share_patience_,
+      [this, connection = connection_.shared_from_this(), seen = stripes_.bytes_arrived()] {
+        shares_timer_ = 0;
+        if (!awaits_shares_) return;
+        if (stripes_.bytes_arrived() != seen) {
+          watch_shares_in_loop();
+        } else {
+          connection->fail_in_loop(absl::UnavailableError(kCutOff));
+        }
+      });
+}
+
+void TcpReceiver::shares_arrived_in_loop() {
+  // Later: this may run within the reading of the frame that the shares belong to.
+  if (awaits_shares_) {
+    connection_.loop().post([this, connection = connection_.shared_from_this()] { resume_in_loop(); });
+  }
+}
+
+void TcpReceiver::resume_in_loop() {
+  if (!awaits_shares_ || socket_ < 0 || stripes_.shares_are_due_in_loop()) return;
+  awaits_shares_ = false;
+  SendBatch answers(SendBatch::Scope::kBrief);
+  deliver_in_loop();
+  if (socket_ < 0) return;
+  const std::string ahead = std::exchange(read_ahead_, std::string());
+  if (!ahead.empty() && !connection_.close_called() &&
+      !accept_bytes_in_loop(0, absl::MakeConstSpan(ahead.data(), ahead.size()))) {
+    if (awaits_shares_) note_end_in_loop(false);
+    stripes_.read_due_in_loop();
+    return;
+  }
+  read_in_loop(std::exchange(read_until_end_, false));
+}
+
+void TcpReceiver::discard_in_loop() {
+  if (std::exchange(awaits_shares_, false)) read_in_loop(true);
+}
+
+}  // namespace gradwire::transport

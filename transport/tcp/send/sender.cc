@@ -1,0 +1,336 @@
+#include "gradwire/transport/tcp/send/sender.h"
+
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "gradwire/base/error.h"
+
+namespace gradwire::transport {
+namespace {
+
+constexpr int kMaxPieces = 64;
+// System calls that one call to send() makes before the loop carries on: a fast reader could keep it there
+// for long.
+constexpr int kWritesPerTurn = 16;
+// While no more than kStepwiseBytes are queued a system call writes at most kStepBytes: so the other end surely reads
+// the beginning while the rest is being copied. With more, the socket's own buffer makes the steps.
+constexpr std::size_t kStepBytes = std::size_t{256} << 10;
+constexpr std::size_t kStepwiseBytes = std::size_t{4} << 20;
+// A batch that has more to send writes at once: the other end may begin with it.
+constexpr std::size_t kMaxBatchBytes = std::size_t{64} << 10;
+
+// The first pieces, `bytes` at most, of which at least one.
+int limit(iovec* pieces, int count, std::size_t bytes) {
+  for (int i = 0; i < count; ++i) {
+    if (pieces[i].iov_len >= bytes) {
+      pieces[i].iov_len = bytes;
+      return i + 1;
+    }
+    bytes -= pieces[i].iov_len;
+  }
+  return count;
+}
+
+ssize_t write_pieces(int fd, iovec* pieces, int count) {
+  if (count == 1) return ::send(fd, pieces[0].iov_base, pieces[0].iov_len, MSG_NOSIGNAL | MSG_DONTWAIT);
+  msghdr header = {};
+  header.msg_iov = pieces;
+  header.msg_iovlen = static_cast<std::size_t>(count);
+  return ::sendmsg(fd, &header, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+}  // namespace
+
+TcpSender::TcpSender(LoopConnection& connection, const Limits& limits, uint64_t stripe_from_bytes)
+    : connection_(connection), limits_(limits), lanes_(1) {
+  striping_.from_bytes = std::max(stripe_from_bytes, kMinStripedBytes);
+}
+
+absl::StatusOr<uint64_t> TcpSender::send(Message& message, bool& want_stripes) {
+  absl::Status within_limits = check_frame_limits(message, limits_);
+  if (!within_limits.ok()) {
+    return absl::ResourceExhaustedError(absl::StrCat("a message for ", connection_.peer_address(),
+                                                     " is too large: ", within_limits.message()));
+  }
+  SendBatch* const batch = SendBatch::current();
+  bool in_batch = false;
+  bool first_in_batch = false;
+  uint64_t ticket;
+  {
+    MutexLock lock(mutex_);
+    if (refusal_.has_value()) {
+      return absl::UnavailableError(
+          absl::StrCat("connection with ", connection_.peer_address(), " is closed: ", refusal_->message()));
+    }
+    ticket = next_ticket_++;
+    if (message.byte_size() >= striping_.from_bytes) {
+      sent_striped_ = true;
+      push_shares_locked(ticket, message);
+      want_stripes = striping_.stripes == 0 && !std::exchange(stripes_wanted_, true);
+    }
+    Lane& lane = lanes_.front();
+    lane.queue.push(ticket, message, striping_);
+    in_batch = batch != nullptr && lane.fd >= 0 && lane.queue.bytes() <= kMaxBatchBytes;
+    first_in_batch = in_batch && !std::exchange(in_batch_, true);
+  }
+  if (!in_batch) write_queued();
+  if (first_in_batch) {
+    // The batch of this thread writes it; the loop does if it comes first.
+    const std::shared_ptr<SendBatch::Member> self(connection_.shared_from_this(), this);
+    batch->add(self);
+    if (batch->scope() == SendBatch::Scope::kAnything) {
+      connection_.loop().post([self] { self->flush_batch(); });
+    }
+  }
+  return ticket;
+}
+
+void TcpSender::push_shares_locked(uint64_t ticket, const Message& message) {
+  for (int stripe = 1; stripe <= striping_.stripes; ++stripe) {
+    std::vector<Buffer> shares;
+    for (const Buffer& buffer : message.buffers) {
+      if (!striping_.covers(buffer.size())) continue;
+      const StripeShare share = stripe_share(buffer.size(), striping_.stripes, stripe);
+      if (share.size == 0) continue;
+      shares.emplace_back(static_cast<char*>(buffer.data()) + share.offset, share.size, buffer.owner(),
+                          buffer.sharing());
+    }
+    if (!shares.empty())
+      lanes_[static_cast<std::size_t>(stripe)].queue.push_shares(ticket, std::move(shares));
+  }
+}
+
+void TcpSender::flush_batch() {
+  {
+    MutexLock lock(mutex_);
+    in_batch_ = false;
+  }
+  write_queued();
+}
+
+std::size_t TcpSender::queued_bytes() {
+  MutexLock lock(mutex_);
+  std::size_t bytes = 0;
+  for (const Lane& lane : lanes_) bytes += lane.queue.bytes();
+  return bytes;
+}
+
+void TcpSender::capture(uint64_t ticket) {
+  // A stripe that is added meanwhile has nothing of this message.
+  for (std::size_t lane = 0; lane < lane_count_.load(std::memory_order_acquire); ++lane) {
+    if (!capture_lane(lane, ticket)) return;
+  }
+}
+
+bool TcpSender::capture_lane(std::size_t lane, uint64_t ticket) {
+  std::vector<SendQueue::BorrowedPart> parts;
+  {
+    MutexLock lock(mutex_);
+    if (lane >= lanes_.size()) return true;
+    parts = lanes_[lane].queue.borrowed_parts(ticket);
+  }
+  if (parts.empty()) return true;
+  // Copied outside the lock; what leaves meanwhile is copied for nothing.
+  std::vector<SendQueue::BorrowedPart> copies;
+  copies.reserve(parts.size());
+  absl::Status failure;
+  for (const SendQueue::BorrowedPart& part : parts) {
+    std::size_t size = part.buffer.size() - part.offset;
+    absl::StatusOr<Buffer> copy = connection_.context().pool->allocate(size);
+    if (!copy.ok()) {
+      failure = copy.status();
+      break;
+    }
+    std::memcpy(copy->data(), static_cast<const char*>(part.buffer.data()) + part.offset, size);
+    copies.push_back({part.index, part.offset, *std::move(copy)});
+  }
+  // The rest cannot be sent as it was: to send anything else would be wrong.
+  if (!failure.ok()) {
+    connection_.close(with_context(failure, absl::StrCat("a message for ", connection_.peer_address())),
+                      absl::ZeroDuration());
+  }
+  MutexLock lock(mutex_);
+  if (lane >= lanes_.size()) return true;
+  if (!failure.ok()) {
+    // Nothing is written any more, and the other lanes' pieces are not either.
+    forget_sockets_locked();
+    return false;
+  }
+  lanes_[lane].queue.replace_borrowed(ticket, copies);
+  // A write that has taken its pieces may still read the caller's memory.
+  await_write_locked(lane);
+  return true;
+}
+
+void TcpSender::push_bytes(absl::string_view bytes) {
+  MutexLock lock(mutex_);
+  lanes_.front().queue.push_bytes(bytes);
+}
+
+void TcpSender::send_control(StripeControl control) {
+  const char byte = static_cast<char>(control);
+  {
+    MutexLock lock(mutex_);
+    if (control == StripeControl::kDrop) striping_.stripes = 0;
+    lanes_.front().queue.push_bytes(encode_control_frame(absl::string_view(&byte, 1)));
+  }
+  write_queued();
+}
+
+void TcpSender::start(int socket) {
+  MutexLock lock(mutex_);
+  lanes_.front().fd = socket;
+}
+
+void TcpSender::use_stripes(absl::Span<const int> sockets) {
+  MutexLock lock(mutex_);
+  if (refusal_.has_value()) return;
+  lanes_.resize(1 + sockets.size());
+  for (std::size_t i = 0; i < sockets.size(); ++i) lanes_[1 + i].fd = sockets[i];
+  lane_count_.store(lanes_.size(), std::memory_order_release);
+  striping_.stripes = static_cast<int>(sockets.size());
+}
+
+void TcpSender::remove_stripes() {
+  std::vector<Message> unsent;
+  MutexLock lock(mutex_);
+  striping_.stripes = 0;
+  for (std::size_t lane = 1; lane < lanes_.size(); ++lane) {
+    lanes_[lane].fd = -1;
+    await_write_locked(lane);
+    for (Message& message : lanes_[lane].queue.clear()) unsent.push_back(std::move(message));
+  }
+  lanes_.resize(1);
+  lane_count_.store(1, std::memory_order_release);
+}
+
+void TcpSender::set_stripes_wanted(bool yes) {
+  MutexLock lock(mutex_);
+  stripes_wanted_ = yes;
+}
+
+bool TcpSender::take_sent_striped() {
+  MutexLock lock(mutex_);
+  return std::exchange(sent_striped_, false);
+}
+
+void TcpSender::refuse(const absl::Status& reason) {
+  MutexLock lock(mutex_);
+  if (!refusal_.has_value()) refusal_ = reason;
+}
+
+void TcpSender::end(const absl::Status& reason) {
+  refuse(reason);
+  std::vector<Message> unsent;
+  MutexLock lock(mutex_);
+  // The memory that a write under way reads, and its descriptor, must stay until it has returned.
+  forget_sockets_locked();
+  for (Lane& lane : lanes_) {
+    for (Message& message : lane.queue.clear()) unsent.push_back(std::move(message));
+  }
+}
+
+void TcpSender::forget_sockets_locked() {
+  for (Lane& lane : lanes_) lane.fd = -1;
+  for (std::size_t lane = 0; lane < lanes_.size(); ++lane) await_write_locked(lane);
+}
+
+void TcpSender::await_write_locked(std::size_t lane) {
+  const uint64_t count = lanes_[lane].write_count;
+  while (lane < lanes_.size() && lanes_[lane].writing && lanes_[lane].write_count == count) {
+    write_finished_.wait(mutex_);
+  }
+}
+
+void TcpSender::write_queued() {
+  for (int turn = 0; turn < kWritesPerTurn; ++turn) {
+    bool more = false;
+    const std::size_t lanes = lane_count_.load(std::memory_order_acquire);
+    for (std::size_t lane = 0; lane < lanes; ++lane) more = write_once(lane) || more;
+    if (!more) return;
+  }
+  connection_.loop().post([this, connection = connection_.shared_from_this()] { write_queued(); });
+}
+
+bool TcpSender::write_once(std::size_t index) {
+  iovec pieces[kMaxPieces];
+  int count;
+  int fd;
+  {
+    MutexLock lock(mutex_);
+    if (index >= lanes_.size()) return false;
+    Lane& lane = lanes_[index];
+    if (lane.writing || lane.full || lane.fd < 0 || lane.queue.empty()) return false;
+    fd = lane.fd;
+    count = lane.queue.gather(pieces, kMaxPieces);
+    if (lane.queue.bytes() <= kStepwiseBytes) count = limit(pieces, count, kStepBytes);
+    lane.writing = true;
+    lane.became_writable = false;
+  }
+  const ssize_t result = write_pieces(fd, pieces, count);
+  const int error = result < 0 ? errno : 0;
+  const bool full = error == EAGAIN || error == EWOULDBLOCK;
+
+  std::vector<Message> left;
+  bool more = false;
+  bool drained = false;
+  {
+    MutexLock lock(mutex_);
+    // Lanes are not removed while somebody writes.
+    Lane& lane = lanes_[index];
+    lane.writing = false;
+    ++lane.write_count;
+    write_finished_.notify_all();
+    if (result >= 0) {
+      lane.queue.advance(static_cast<std::size_t>(result), left);
+      more = !lane.queue.empty();
+      drained = !more && refusal_.has_value() && drained_locked();
+    } else if (full) {
+      lane.full = !lane.became_writable;
+      more = lane.became_writable;
+    } else if (error == EINTR) {
+      more = true;
+    } else {
+      // Nothing can be written any more.
+      for (Lane& each : lanes_) each.fd = -1;
+    }
+  }
+  if (drained) {
+    connection_.loop().post([connection = connection_.shared_from_this()] { connection->drained_in_loop(); });
+  }
+  if (error != 0 && !full && error != EINTR) {
+    connection_.loop().post([connection = connection_.shared_from_this(),
+                             cause = std::string(std::strerror(error))] { connection->lost_in_loop(cause); });
+  }
+  return more;
+}
+
+bool TcpSender::drained() {
+  MutexLock lock(mutex_);
+  return drained_locked();
+}
+
+bool TcpSender::drained_locked() const {
+  return std::all_of(lanes_.begin(), lanes_.end(), [](const Lane& lane) { return lane.queue.empty(); });
+}
+
+void TcpSender::writable_in_loop(std::size_t index) {
+  {
+    MutexLock lock(mutex_);
+    if (index >= lanes_.size()) return;
+    Lane& lane = lanes_[index];
+    lane.full = false;
+    lane.became_writable = true;
+    // A thread that is writing carries on.
+    if (lane.writing || lane.queue.empty()) return;
+  }
+  write_queued();
+}
+
+}  // namespace gradwire::transport

@@ -1,0 +1,54 @@
+#include "gradwire/transport/tcp/stripe.h"
+
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "gradwire/transport/tcp/stripes.h"
+
+namespace gradwire::transport {
+namespace {
+
+constexpr int kMaxPlaces = 16;
+
+}  // namespace
+
+void Stripe::on_events_in_loop(uint32_t events) {
+  if (const std::shared_ptr<TcpStripes> stripes = stripes_.lock()) stripes->on_events_in_loop(*this, events);
+}
+
+Stripe::Progress Stripe::read_in_loop(std::atomic<uint64_t>& arrived) {
+  iovec places[kMaxPlaces];
+  int count = 0;
+  for (; count < kMaxPlaces && count < static_cast<int>(due.size()); ++count) {
+    const Place& place = due[static_cast<std::size_t>(count)];
+    places[count] = {place.data, place.size};
+  }
+  // What comes before its place is known stays in the socket; only the end is of interest.
+  char byte;
+  const ssize_t result =
+      count == 0 ? ::recv(socket.get(), &byte, 1, MSG_PEEK) : ::readv(socket.get(), places, count);
+  if (result == 0) return Progress::kEnded;
+  if (result < 0 && errno == EINTR) return count == 0 ? Progress::kNothing : Progress::kMore;
+  if (result < 0 && errno != EAGAIN && errno != EWOULDBLOCK) return Progress::kEnded;
+  if (count == 0) return Progress::kNothing;
+  if (result < 0) {
+    readable = false;
+    return Progress::kNothing;
+  }
+  auto bytes = static_cast<std::size_t>(result);
+  arrived.fetch_add(bytes, std::memory_order_relaxed);
+  while (bytes > 0) {
+    Place& place = due.front();
+    const std::size_t step = std::min(bytes, place.size);
+    place.data += step;
+    place.size -= step;
+    bytes -= step;
+    if (place.size == 0) due.pop_front();
+  }
+  return due.empty() ? Progress::kComplete : Progress::kMore;
+}
+
+}  // namespace gradwire::transport

@@ -1,0 +1,286 @@
+#include "gradwire/transport/tcp/stripes.h"
+
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "absl/container/inlined_vector.h"
+#include "gradwire/base/clock.h"
+#include "gradwire/transport/tcp/dial.h"
+#include "gradwire/transport/tcp/tcp_context.h"
+
+namespace gradwire::transport {
+namespace {
+
+// For stripes to be connected and joined.
+constexpr absl::Duration kStartPatience = absl::Seconds(10);
+// Reads of one stripe before others get their turn.
+constexpr int kReadsPerTurn = 16;
+
+}  // namespace
+
+TcpStripes::TcpStripes(LoopConnection& connection, TcpSender& sender, const TcpOptions& options,
+                       const Preface::Token& token, std::function<void()> on_shares)
+    : connection_(connection),
+      sender_(sender),
+      options_(options),
+      token_(token),
+      on_shares_(std::move(on_shares)) {}
+
+void TcpStripes::start_in_loop(std::optional<SocketAddress> address) {
+  started_ = true;
+  address_ = address;
+}
+
+void TcpStripes::end_in_loop() {
+  started_ = false;
+  remove_in_loop();
+}
+
+void TcpStripes::want_in_loop() {
+  if (!started_ || connection_.close_called()) return;
+  if (address_.has_value()) {
+    open_in_loop();
+  } else {
+    sender_.send_control(StripeControl::kWant);
+  }
+}
+
+void TcpStripes::open_in_loop() {
+  const int count = std::min(options_.stripes, kMaxStripes);
+  if (state_ != State::kOff || count <= 0) return;
+  state_ = State::kStarting;
+  sender_.set_stripes_wanted(true);
+  timer_ = connection_.loop().schedule_in_loop(Clock::system().now() + kStartPatience,
+                                               [this, connection = connection_.shared_from_this()] {
+                                                 timer_ = 0;
+                                                 if (are_connecting_in_loop()) give_up_in_loop();
+                                               });
+  for (int number = 1; number <= count; ++number) {
+    Descriptor socket = begin_to_connect(*address_);
+    if (socket.valid()) set_connection_options(socket.get(), options_);
+    if (!socket.valid() || !add_in_loop(number, std::move(socket), /*connecting=*/true)) {
+      give_up_in_loop();
+      return;
+    }
+  }
+}
+
+bool TcpStripes::add_in_loop(int number, Descriptor socket, bool connecting) {
+  std::weak_ptr<TcpStripes> self = std::shared_ptr<TcpStripes>(connection_.shared_from_this(), this);
+  const auto stripe = std::make_shared<Stripe>(std::move(self), number, std::move(socket));
+  stripe->connecting = connecting;
+  stripes_.push_back(stripe);
+  absl::StatusOr<uint64_t> id = connection_.loop().add_in_loop(stripe->socket.get(), stripe);
+  if (id.ok()) stripe->handler_id = *id;
+  return id.ok();
+}
+
+bool TcpStripes::are_connecting_in_loop() const {
+  return std::any_of(stripes_.begin(), stripes_.end(),
+                     [](const std::shared_ptr<Stripe>& stripe) { return stripe->connecting; });
+}
+
+void TcpStripes::connected_in_loop(Stripe& stripe) {
+  const std::string preface = Preface{.kind = Preface::Kind::kStripe,
+                                      .stripe = stripe.number(),
+                                      .stripes = static_cast<int>(stripes_.size()),
+                                      .token = token_}
+                                  .encode();
+  // A new socket takes these bytes at once.
+  if (connect_error(stripe.socket.get()) != 0 ||
+      ::send(stripe.socket.get(), preface.data(), preface.size(), MSG_NOSIGNAL) !=
+          static_cast<ssize_t>(preface.size())) {
+    give_up_in_loop();
+    return;
+  }
+  stripe.connecting = false;
+}
+
+// Messages travel on the one socket then. No frame that is being received uses the stripes: the parser accepts striped
+// frames from "ready" on.
+void TcpStripes::give_up_in_loop() {
+  if (state_ != State::kStarting) return;
+  remove_in_loop();
+  // The end that opens them tries no more; the other waits for it to try again.
+  state_ = address_.has_value() ? State::kRefused : State::kOff;
+}
+
+void TcpStripes::join_in_loop(const Preface& preface, Descriptor socket) {
+  if (options_.stripes <= 0 || !started_ || connection_.close_called()) return;
+  // The opener has closed the last ones, whose end has not been seen here yet.
+  if (state_ == State::kDropping) dropped_in_loop();
+  if (state_ != State::kOff && state_ != State::kStarting) return;
+  state_ = State::kStarting;
+  const bool known =
+      std::any_of(stripes_.begin(), stripes_.end(), [&](const std::shared_ptr<Stripe>& stripe) {
+        return stripe->number() == preface.stripe || expected_ != preface.stripes;
+      });
+  expected_ = preface.stripes;
+  if (known || !add_in_loop(preface.stripe, std::move(socket), /*connecting=*/false)) {
+    give_up_in_loop();
+  } else if (static_cast<int>(stripes_.size()) == expected_) {
+    sender_.send_control(StripeControl::kReady);
+    ready_in_loop();
+  }
+}
+
+void TcpStripes::ready_in_loop() {
+  std::sort(stripes_.begin(), stripes_.end(),
+            [](const auto& one, const auto& other) { return one->number() < other->number(); });
+  state_ = State::kReady;
+  absl::InlinedVector<int, kMaxStripes> sockets;
+  for (const std::shared_ptr<Stripe>& stripe : stripes_) sockets.push_back(stripe->socket.get());
+  sender_.use_stripes(sockets);
+}
+
+int TcpStripes::usable_in_loop() const {
+  // The opener's "drop" is answered behind what the other end has sent.
+  const bool usable = state_ == State::kReady || (state_ == State::kDropping && address_.has_value());
+  return usable ? static_cast<int>(stripes_.size()) : 0;
+}
+
+absl::Status TcpStripes::control_in_loop(absl::string_view header) {
+  const auto control = header.size() == 1 ? static_cast<StripeControl>(header[0]) : StripeControl{0};
+  const bool opener = address_.has_value();
+  if (control == StripeControl::kWant && opener) {
+    open_in_loop();
+  } else if (control == StripeControl::kReady && opener && state_ == State::kStarting &&
+             !are_connecting_in_loop()) {
+    connection_.loop().cancel_in_loop(std::exchange(timer_, 0));
+    ready_in_loop();
+    last_used_ = Clock::system().now();
+    watch_idle_in_loop();
+  } else if (control == StripeControl::kDrop && !opener && state_ == State::kReady) {
+    state_ = State::kDropping;
+    sender_.send_control(StripeControl::kDrop);
+  } else if (control == StripeControl::kDrop && opener && state_ == State::kDropping) {
+    dropped_in_loop();
+  } else {
+    return absl::InvalidArgumentError("a control frame that makes no sense arrived");
+  }
+  return absl::OkStatus();
+}
+
+void TcpStripes::watch_idle_in_loop() {
+  timer_ = connection_.loop().schedule_in_loop(
+      last_used_ + options_.stripe_idle_time,
+      [this, connection = connection_.shared_from_this()] { drop_idle_in_loop(); });
+}
+
+void TcpStripes::drop_idle_in_loop() {
+  timer_ = 0;
+  if (connection_.close_called()) return;
+  const absl::Time now = Clock::system().now();
+  if (sender_.take_sent_striped()) last_used_ = now;
+  if (last_used_ + options_.stripe_idle_time > now) {
+    watch_idle_in_loop();
+    return;
+  }
+  state_ = State::kDropping;
+  sender_.send_control(StripeControl::kDrop);
+}
+
+// Nothing is under way on them any more, in either direction.
+void TcpStripes::dropped_in_loop() {
+  remove_in_loop();
+  state_ = State::kOff;
+  sender_.set_stripes_wanted(false);
+}
+
+void TcpStripes::remove_in_loop() {
+  connection_.loop().cancel_in_loop(std::exchange(timer_, 0));
+  sender_.remove_stripes();
+  for (const std::shared_ptr<Stripe>& stripe : stripes_) {
+    if (stripe->handler_id != 0) {
+      connection_.loop().remove_in_loop(stripe->socket.get(), std::exchange(stripe->handler_id, 0));
+    }
+    stripe->socket.reset();
+  }
+  stripes_.clear();
+}
+
+void TcpStripes::on_events_in_loop(Stripe& stripe, uint32_t events) {
+  if (stripe.connecting) {
+    if (events & (EPOLLOUT | EPOLLERR | EPOLLHUP)) connected_in_loop(stripe);
+    if (!stripe.socket.valid() || stripe.connecting) return;
+  }
+  if (events & EPOLLOUT) sender_.writable_in_loop(static_cast<std::size_t>(stripe.number()));
+  if (events & (EPOLLIN | EPOLLERR | EPOLLHUP | EPOLLRDHUP)) {
+    stripe.readable = true;
+    read_in_loop(stripe);
+  }
+}
+
+void TcpStripes::place_in_loop(const std::vector<FrameParser::Place>& places) {
+  last_used_ = Clock::system().now();
+  for (const FrameParser::Place& place : places) {
+    // The parser knows how many there are.
+    Stripe& stripe = *stripes_[static_cast<std::size_t>(place.stripe - 1)];
+    stripe.due.push_back({static_cast<char*>(place.data), place.size});
+  }
+}
+
+bool TcpStripes::shares_are_due_in_loop() const {
+  return std::any_of(stripes_.begin(), stripes_.end(),
+                     [](const std::shared_ptr<Stripe>& stripe) { return !stripe->due.empty(); });
+}
+
+void TcpStripes::read_due_in_loop() {
+  if (stripes_.empty()) return;
+  // A copy: the connection may end.
+  const std::vector<std::shared_ptr<Stripe>> stripes = stripes_;
+  for (const std::shared_ptr<Stripe>& stripe : stripes) {
+    if (stripe->due.empty() || !stripe->socket.valid()) continue;
+    if (stripe->ended) {
+      ended_in_loop(*stripe);
+    } else if (stripe->readable) {
+      read_in_loop(*stripe);
+    }
+  }
+}
+
+void TcpStripes::read_in_loop(Stripe& stripe) {
+  for (int turn = 0; turn < kReadsPerTurn; ++turn) {
+    if (!stripe.socket.valid() || stripe.ended) return;
+    switch (stripe.read_in_loop(bytes_arrived_)) {
+      case Stripe::Progress::kMore:
+        break;
+      case Stripe::Progress::kNothing:
+        return;
+      case Stripe::Progress::kEnded:
+        ended_in_loop(stripe);
+        return;
+      case Stripe::Progress::kComplete:
+        if (!shares_are_due_in_loop()) on_shares_();
+        return;
+    }
+  }
+  connection_.loop().post([this, connection = connection_.shared_from_this(), number = stripe.number()] {
+    if (number <= static_cast<int>(stripes_.size()))
+      read_in_loop(*stripes_[static_cast<std::size_t>(number - 1)]);
+  });
+}
+
+void TcpStripes::ended_in_loop(Stripe& stripe) {
+  stripe.ended = true;
+  if (state_ == State::kStarting) {
+    // The other end wants none, or has given up.
+    give_up_in_loop();
+    return;
+  }
+  if (state_ == State::kDropping && !address_.has_value()) {
+    dropped_in_loop();
+    return;
+  }
+  const char* const cause = stripe.due.empty() ? "the other end closed a stripe"
+                                               : "the other end closed a stripe in the middle of a message";
+  // Later: this may run within the reading of a frame. What came on the connection itself is delivered first.
+  connection_.loop().post(
+      [connection = connection_.shared_from_this(), cause] { connection->lost_in_loop(cause); });
+}
+
+}  // namespace gradwire::transport
