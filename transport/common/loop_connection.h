@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "absl/strings/string_view.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/transport/common/loop_context.h"
 #include "gradwire/transport/connection.h"
@@ -33,9 +34,15 @@ class LoopConnection : public Connection, public std::enable_shared_from_this<Lo
   // The same; the reason names the connection.
   void fail_in_loop(const absl::Status& reason);
   // close() was called, and all that was queued has left.
-  virtual void drained_in_loop() = 0;
-  // The other end is gone: what it sent before is read, then the connection ends.
-  virtual void lost_in_loop(std::string cause) = 0;
+  virtual void drained_in_loop() { finish_in_loop(absl::OkStatus()); }
+  // The other end is gone: ends the connection when what it sent before has been read.
+  virtual void lost_in_loop(absl::string_view cause) { fail_in_loop(absl::UnavailableError(cause)); }
+
+  // A pointer that keeps the connection to one of its parts or bases. Any thread.
+  template <class Part>
+  std::shared_ptr<Part> keep(Part* part) {
+    return std::shared_ptr<Part>(shared_from_this(), part);
+  }
 
   // close() was called: nothing is delivered any more. Any thread.
   bool close_called() const { return close_called_.load(std::memory_order_relaxed); }
@@ -47,12 +54,6 @@ class LoopConnection : public Connection, public std::enable_shared_from_this<Lo
  protected:
   // Makes the connection one of the transport's. False, having ended it, when the transport has shut down.
   bool begin_in_loop();
-  // A pointer that keeps the connection to one of its parts, or its bases.
-  template <class Part>
-  std::shared_ptr<Part> keep(Part* part) {
-    return std::shared_ptr<Part>(shared_from_this(), part);
-  }
-
   // send() takes nothing from now on.
   virtual void refuse_sends(const absl::Status& reason) = 0;
   // Some time is left to send what is queued.

@@ -1,118 +1,71 @@
 #include "gradwire/transport/shm/shm_connection.h"
 
-#include <deque>
 #include <utility>
-
-#include "absl/strings/str_cat.h"
-#include "gradwire/base/clock.h"
 
 namespace gradwire::transport {
 
 ShmConnection::ShmConnection(std::shared_ptr<ShmContext> context, std::string peer_address)
-    : context_(std::move(context)),
-      peer_address_(std::move(peer_address)),
-      watch_(std::make_shared<RingWatch>(*this)),
-      pollable_(watch_),
-      peer_arena_(context_->options.max_arena_bytes),
-      reader_(context_->options.limits, *context_->pool, peer_arena_) {}
+    : LoopConnection(context, std::move(peer_address)),
+      context_(std::move(context)),
+      sender_(*this, *context_, socket_, watch_),
+      handshake_(*this, context_->options, *socket_,
+                 [this](ShmHandshake::Outcome outcome) { established_in_loop(std::move(outcome)); }),
+      receiver_(*this, *context_, *socket_, watch_) {}
 
 ShmConnection::~ShmConnection() = default;
 
-void ShmConnection::close(absl::Status reason, absl::Duration flush) {
-  {
-    MutexLock lock(mutex_);
-    if (state_ == State::kClosing || state_ == State::kClosed) return;
-    state_ = State::kClosing;
-    close_reason_ = std::move(reason);
-  }
-  close_called_.store(true, std::memory_order_relaxed);
-  const absl::Time deadline =
-      flush > absl::ZeroDuration() ? Clock::system().now() + flush : absl::InfinitePast();
-  context_->loop->post([self = shared_from_this(), deadline] { self->begin_close_in_loop(deadline); });
+void ShmConnection::connect_in_loop(ShmAddress address, std::shared_ptr<ConnectionListener> listener,
+                                    absl::Time deadline) {
+  listener_ = std::move(listener);
+  if (begin_in_loop()) handshake_.connect_in_loop(std::move(address), deadline);
 }
 
-absl::StatusOr<Buffer> ShmConnection::allocate(std::size_t size) {
-  ArenaOwner* const arena = arena_.load(std::memory_order_acquire);
-  if (arena != nullptr && size > context_->options.max_ring_buffer_bytes) {
-    if (absl::optional<Buffer> leased = arena->lease(size)) {
-      keep_trimming();
-      return *std::move(leased);
-    }
-  }
-  context_->tend_pool();
-  return context_->pool->allocate(size);
+void ShmConnection::accept_in_loop(Descriptor socket,
+                                   std::shared_ptr<const Transport::AcceptHandler> on_accept) {
+  context_->connections.insert(shared_from_this());
+  on_accept_ = std::move(on_accept);
+  handshake_.accept_in_loop(std::move(socket));
 }
 
-void ShmConnection::shut_down_in_loop() {
-  {
-    MutexLock lock(mutex_);
-    if (state_ == State::kClosing || state_ == State::kClosed) return;
-  }
-  finish_in_loop(
-      absl::CancelledError(absl::StrCat("the transport shut down; connection with ", peer_address_)));
-}
-
-void ShmConnection::begin_close_in_loop(absl::Time deadline) {
-  absl::Status reason;
-  bool drained;
-  {
-    MutexLock lock(mutex_);
-    if (state_ != State::kClosing) return;
-    reason = *close_reason_;
-    drained = connected_ && queue_.empty();
-  }
-  // What is in the ring reaches the other end, though this one is gone.
-  if (drained || deadline <= Clock::system().now()) {
-    finish_in_loop(std::move(reason));
+void ShmConnection::established_in_loop(ShmHandshake::Outcome outcome) {
+  sender_.start_in_loop(std::move(outcome.outgoing), outcome.max_arena_bytes);
+  receiver_.start_in_loop(std::move(outcome.incoming));
+  watch_->attach_in_loop(receiver_, sender_);
+  connected_ = true;
+  if (close_called() && sender_.drained()) {
+    finish_in_loop(absl::OkStatus());
     return;
   }
-  close_timer_ = context_->loop->schedule_in_loop(
-      deadline, [self = shared_from_this(), reason] { self->finish_in_loop(reason); });
-}
-
-void ShmConnection::finish_in_loop(absl::Status reason) {
-  std::deque<Outgoing> unsent;
-  absl::optional<RingProducer> outgoing;
-  {
-    MutexLock lock(mutex_);
-    if (state_ == State::kClosed) return;
-    state_ = State::kClosed;
-    if (close_reason_.has_value()) {
-      reason = *close_reason_;
-    } else {
-      close_reason_ = reason;
+  if (const auto on_accept = std::exchange(on_accept_, nullptr)) {
+    listener_ = (*on_accept)(shared_from_this());
+    if (listener_ == nullptr) {
+      finish_in_loop(absl::PermissionDeniedError("refused"));
+      return;
     }
-    // The memory that is being copied must stay until it has been.
-    while (preparing_) prepared_.wait(mutex_);
-    unsent = queue_.clear();
-    outgoing.swap(outgoing_);
   }
-  const std::shared_ptr<ShmConnection> self = shared_from_this();
-  EventLoop& loop = *context_->loop;
-  loop.cancel_in_loop(connect_timer_);
-  loop.cancel_in_loop(close_timer_);
-  loop.cancel_in_loop(trim_timer_);
-  loop.forget_in_loop(*watch_);
-  watch_->detach_in_loop();
-  if (handler_id_ != 0) loop.remove_in_loop(socket_->descriptor(), handler_id_);
-  if (arena_storage_ != nullptr) arena_storage_->close();
-  socket_->close();
-  connected_ = false;
-  own_ring_.reset();
-  incoming_.reset();
-  reader_.reset();
-  unsent.clear();
-  on_accept_.reset();
-  if (listener_ != nullptr) {
-    listener_->on_closed(*this, std::move(reason));
-    listener_.reset();
+  absl::StatusOr<uint64_t> id =
+      loop().add_in_loop(socket_->descriptor(), keep<EventHandler>(this), /*both_ways=*/false);
+  if (!id.ok()) {
+    finish_in_loop(id.status());
+    return;
   }
-  context_->connections.erase(self);
-  context_->end_if_done_in_loop();
+  handler_id_ = *id;
+  sender_.write_queued();
 }
 
-absl::Status ShmConnection::unavailable(absl::string_view cause) const {
-  return absl::UnavailableError(absl::StrCat("connection with ", peer_address_, ": ", cause));
+void ShmConnection::flush_in_loop() {
+  if (connected_ && sender_.drained()) finish_in_loop(absl::OkStatus());
+}
+
+void ShmConnection::release_in_loop(const absl::Status& reason) {
+  sender_.end_in_loop(reason);
+  handshake_.end_in_loop();
+  loop().forget_in_loop(*watch_);
+  watch_->detach_in_loop();
+  if (handler_id_ != 0) loop().remove_in_loop(socket_->descriptor(), handler_id_);
+  socket_->close();
+  receiver_.end_in_loop();
+  on_accept_.reset();
 }
 
 }  // namespace gradwire::transport

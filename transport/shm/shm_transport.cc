@@ -91,11 +91,7 @@ class ShmTransport : public Transport {
     if (first) {
       context_->loop->post([context = context_, acceptor] {
         if (acceptor != nullptr) acceptor->stop_in_loop();
-        context->shutting_down = true;
-        // on_closed of one may touch the table.
-        const auto connections = context->connections;
-        for (const auto& connection : connections) connection->shut_down_in_loop();
-        context->end_if_done_in_loop();
+        context->shut_down_in_loop();
       });
     }
     MutexLock lock(joining_);

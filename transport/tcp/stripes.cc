@@ -70,8 +70,7 @@ void TcpStripes::open_in_loop() {
 }
 
 bool TcpStripes::add_in_loop(int number, Descriptor socket, bool connecting) {
-  std::weak_ptr<TcpStripes> self = std::shared_ptr<TcpStripes>(connection_.shared_from_this(), this);
-  const auto stripe = std::make_shared<Stripe>(std::move(self), number, std::move(socket));
+  const auto stripe = std::make_shared<Stripe>(connection_.keep(this), number, std::move(socket));
   stripe->connecting = connecting;
   stripes_.push_back(stripe);
   absl::StatusOr<uint64_t> id = connection_.loop().add_in_loop(stripe->socket.get(), stripe);

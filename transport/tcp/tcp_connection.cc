@@ -117,7 +117,7 @@ void TcpConnection::drained_in_loop() {
   ::shutdown(socket_.get(), SHUT_WR);
 }
 
-void TcpConnection::lost_in_loop(std::string cause) {
+void TcpConnection::lost_in_loop(absl::string_view cause) {
   receiver_.read_in_loop(true);
   fail_in_loop(absl::UnavailableError(cause));
 }

@@ -56,7 +56,7 @@ class TcpConnection : public LoopConnection, public EventHandler {
 
   // LoopConnection
   void drained_in_loop() override;
-  void lost_in_loop(std::string cause) override;
+  void lost_in_loop(absl::string_view cause) override;
   void refuse_sends(const absl::Status& reason) override { sender_.refuse(reason); }
   void flush_in_loop() override;
   void release_in_loop(const absl::Status& reason) override;

@@ -82,7 +82,7 @@ absl::StatusOr<uint64_t> TcpSender::send(Message& message, bool& want_stripes) {
   if (!in_batch) write_queued();
   if (first_in_batch) {
     // The batch of this thread writes it; the loop does if it comes first.
-    const std::shared_ptr<SendBatch::Member> self(connection_.shared_from_this(), this);
+    const auto self = connection_.keep<SendBatch::Member>(this);
     batch->add(self);
     if (batch->scope() == SendBatch::Scope::kAnything) {
       connection_.loop().post([self] { self->flush_batch(); });

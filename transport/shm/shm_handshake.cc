@@ -1,0 +1,158 @@
+#include "gradwire/transport/shm/shm_handshake.h"
+
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "gradwire/base/clock.h"
+#include "gradwire/base/log.h"
+#include "gradwire/transport/refused.h"
+
+namespace gradwire::transport {
+namespace {
+
+// The listening process has as many to accept as its system lets wait. Nothing tells when that has changed.
+constexpr absl::Duration kRetryConnect = absl::Milliseconds(2);
+
+}  // namespace
+
+ShmHandshake::ShmHandshake(LoopConnection& connection, const ShmOptions& options, ControlSocket& socket,
+                           Done done)
+    : connection_(connection), options_(options), socket_(socket), done_(std::move(done)) {}
+
+void ShmHandshake::connect_in_loop(ShmAddress address, absl::Time deadline) {
+  address_ = std::move(address);
+  deadline_ = deadline;
+  if (address_->is_of_this_host()) {
+    try_connect_in_loop();
+  } else {
+    cannot_connect_in_loop("it is on another host");
+  }
+}
+
+void ShmHandshake::cannot_connect_in_loop(absl::string_view cause, bool refused) {
+  const std::string text = absl::StrCat("cannot connect to ", connection_.peer_address(), ": ", cause);
+  connection_.finish_in_loop(refused ? refused_error(text) : absl::UnavailableError(text));
+}
+
+void ShmHandshake::try_connect_in_loop() {
+  Descriptor socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  const UnixAddress to = abstract_address(*address_);
+  if (!socket.valid() ||
+      ::connect(socket.get(), reinterpret_cast<const sockaddr*>(&to.storage), to.length) != 0) {
+    const int error = errno;
+    const absl::Time next = Clock::system().now() + kRetryConnect;
+    if (error == EAGAIN && next < deadline_) {
+      timer_ = connection_.loop().schedule_in_loop(
+          next, [this, connection = connection_.shared_from_this()] { try_connect_in_loop(); });
+    } else {
+      cannot_connect_in_loop(error == EAGAIN ? "no answer in time" : std::strerror(error),
+                             error == ECONNREFUSED);
+    }
+    return;
+  }
+  socket_.open(std::move(socket));
+  if (const absl::Status peer = socket_.check_peer(); !peer.ok()) {
+    cannot_connect_in_loop(peer.message());
+    return;
+  }
+  timer_ = connection_.loop().schedule_in_loop(
+      deadline_,
+      [this, connection = connection_.shared_from_this()] { cannot_connect_in_loop("no answer in time"); });
+  if (say_hello_in_loop()) watch_in_loop();
+}
+
+void ShmHandshake::accept_in_loop(Descriptor accepted) {
+  socket_.open(std::move(accepted));
+  const absl::Status peer = socket_.check_peer();
+  if (!peer.ok()) {
+    log(LogLevel::kWarning, "a connection through shared memory was refused: ", peer.message());
+    connection_.finish_in_loop(peer);
+    return;
+  }
+  log(LogLevel::kDebug, "accepted a connection through shared memory");
+  timer_ = connection_.loop().schedule_in_loop(
+      Clock::system().now() + options_.handshake_timeout, [connection = connection_.shared_from_this()] {
+        connection->fail_in_loop(absl::UnavailableError("it has not said hello"));
+      });
+  watch_in_loop();
+}
+
+bool ShmHandshake::watch_in_loop() {
+  absl::StatusOr<uint64_t> id = connection_.loop().add_in_loop(
+      socket_.descriptor(), connection_.keep<EventHandler>(this), /*both_ways=*/false);
+  if (id.ok()) {
+    handler_id_ = *id;
+  } else {
+    connection_.finish_in_loop(id.status());
+  }
+  return id.ok();
+}
+
+void ShmHandshake::end_in_loop() {
+  connection_.loop().cancel_in_loop(timer_);
+  if (handler_id_ != 0) {
+    connection_.loop().remove_in_loop(socket_.descriptor(), std::exchange(handler_id_, 0));
+  }
+  own_ring_.reset();
+}
+
+// Makes this end's ring and hands it over.
+bool ShmHandshake::say_hello_in_loop() {
+  Descriptor descriptor;
+  absl::StatusOr<SharedMemory> memory =
+      SharedMemory::create(ring_memory_bytes(options_.ring_bytes), false, descriptor);
+  if (!memory.ok()) {
+    connection_.fail_in_loop(memory.status());
+    return false;
+  }
+  own_ring_.emplace(*std::move(memory), options_.ring_bytes);
+  HelloPacket hello;
+  hello.ring_bytes = options_.ring_bytes;
+  hello.max_arena_bytes = options_.max_arena_bytes;
+  if (socket_.send(&hello, sizeof(hello), descriptor.get())) return true;
+  connection_.lost_in_loop("the other end closed it");
+  return false;
+}
+
+void ShmHandshake::on_events_in_loop(uint32_t) {
+  ControlPacket packet;
+  switch (socket_.receive(packet)) {
+    case ControlSocket::Receipt::kPacket:
+      if (const absl::Status status = hear_hello_in_loop(packet); !status.ok())
+        connection_.fail_in_loop(status);
+      return;
+    case ControlSocket::Receipt::kNothing:
+      return;
+    case ControlSocket::Receipt::kEnd:
+      connection_.lost_in_loop("the other end closed it");
+      return;
+    case ControlSocket::Receipt::kInvalid:
+      connection_.fail_in_loop(absl::InvalidArgumentError("what came is no packet"));
+      return;
+  }
+}
+
+absl::Status ShmHandshake::hear_hello_in_loop(const ControlPacket& packet) {
+  const absl::optional<HelloPacket> hello = packet.as<HelloPacket>(1);
+  if (!hello.has_value()) return absl::InvalidArgumentError("what came is no hello");
+  if (hello->version != HelloPacket().version || !is_ring_size(hello->ring_bytes)) {
+    return absl::InvalidArgumentError(absl::StrCat("a hello of version ", hello->version, " with a ring of ",
+                                                   hello->ring_bytes, " bytes came"));
+  }
+  absl::StatusOr<SharedMemory> memory =
+      SharedMemory::adopt(packet.descriptors[0], ring_memory_bytes(hello->ring_bytes), false);
+  if (!memory.ok()) return memory.status();
+  if (!address_.has_value() && !say_hello_in_loop()) return absl::OkStatus();
+  Outcome outcome = {*std::move(own_ring_), RingConsumer(*std::move(memory), hello->ring_bytes),
+                     std::min<uint64_t>(options_.max_arena_bytes, hello->max_arena_bytes)};
+  end_in_loop();
+  done_(std::move(outcome));
+  return absl::OkStatus();
+}
+
+}  // namespace gradwire::transport
