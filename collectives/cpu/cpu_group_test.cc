@@ -12,9 +12,9 @@
 #include "gradwire/base/clock.h"
 #include "gradwire/collectives/cpu/plain_reducer.h"
 #include "gradwire/store/hash_store.h"
+#include "gradwire/store/memory/forwarding_store.h"
 #include "gradwire/store/prefix_store.h"
 #include "gradwire/store/store.h"
-#include "gradwire/store/memory/forwarding_store.h"
 #include "gtest/gtest.h"
 
 namespace gradwire::collectives::cpu {

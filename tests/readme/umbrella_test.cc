@@ -1,9 +1,9 @@
-#include "gradwire/gradwire.h"
-
 #include <gtest/gtest.h>
 
 #include <cstdint>
 #include <memory>
+
+#include "gradwire/gradwire.h"
 
 namespace {
 
