@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "gradwire/autograd/graph/gradients.h"
 #include "gtest/gtest.h"
 
 namespace gradwire::autograd {
