@@ -83,8 +83,6 @@ class OutgoingQueue {
  public:
   bool empty() const { return messages_.empty(); }
   Outgoing& front() { return messages_.front(); }
-  // The ticket of the first.
-  uint64_t front_ticket() const { return front_ticket_; }
   // `ticket`: one more than the last that is queued, if there is one.
   void push(uint64_t ticket, Outgoing message);
   Outgoing pop();

@@ -2,15 +2,12 @@
 
 #include <sys/socket.h>
 
-#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/clock.h"
 #include "gradwire/base/error.h"
-#include "gradwire/base/mutex.h"
-#include "gradwire/transport/acceptor.h"
-#include "gradwire/transport/loop_thread.h"
+#include "gradwire/transport/common/loop_transport.h"
 #include "gradwire/transport/shm/memory/ring.h"
 #include "gradwire/transport/shm/memory/shared_memory.h"
 #include "gradwire/transport/shm/shm_address.h"
@@ -28,33 +25,22 @@ std::string name_of_peer(const Descriptor& socket) {
   return absl::StrCat("shm:process ", peer.pid);
 }
 
-class ShmTransport : public Transport {
+class ShmTransport : public LoopTransport<ShmContext> {
  public:
   ShmTransport(ShmOptions options, std::shared_ptr<EventLoop> loop)
-      : context_(std::make_shared<ShmContext>(std::move(options), std::move(loop))) {}
-  ~ShmTransport() override { shutdown(); }
-
-  std::string name() const override { return "shm"; }
+      : LoopTransport("shm", std::make_shared<ShmContext>(std::move(options), std::move(loop))) {}
 
   absl::StatusOr<std::string> listen(AcceptHandler on_accept) override {
     GRADWIRE_ASSIGN_OR_RETURN(const ShmAddress address, new_shm_address());
-    std::shared_ptr<Acceptor> acceptor;
-    {
-      MutexLock lock(mutex_);
-      if (acceptor_ != nullptr) return absl::FailedPreconditionError("the shm transport listens already");
-      GRADWIRE_RETURN_IF_ERROR(start_locked());
-      GRADWIRE_ASSIGN_OR_RETURN(Descriptor socket, listen_at(address));
-      // Shared with the connections that have not said hello yet.
-      auto shared = std::make_shared<const AcceptHandler>(std::move(on_accept));
-      acceptor = std::make_shared<Acceptor>(
-          context_->loop, std::move(socket),
-          [context = context_, shared](Descriptor accepted, const sockaddr_storage&, socklen_t) {
-            auto connection = std::make_shared<ShmConnection>(context, name_of_peer(accepted));
-            connection->accept_in_loop(std::move(accepted), shared);
-          });
-      acceptor_ = acceptor;
-    }
-    context_->loop->post([acceptor] { acceptor->start_in_loop(); });
+    GRADWIRE_ASSIGN_OR_RETURN(Descriptor socket, listen_at(address));
+    // Shared with the connections that have not said hello yet.
+    auto shared = std::make_shared<const AcceptHandler>(std::move(on_accept));
+    GRADWIRE_RETURN_IF_ERROR(
+        accept_on(std::move(socket),
+                  [context = context_, shared](Descriptor accepted, const sockaddr_storage&, socklen_t) {
+                    auto connection = std::make_shared<ShmConnection>(context, name_of_peer(accepted));
+                    connection->accept_in_loop(std::move(accepted), shared);
+                  }));
     return address.to_string();
   }
 
@@ -65,64 +51,20 @@ class ShmTransport : public Transport {
                                                       absl::Duration timeout) override {
     const absl::Time deadline = Clock::system().now() + timeout;
     GRADWIRE_ASSIGN_OR_RETURN(ShmAddress parsed, parse_shm_address(address));
-    {
-      MutexLock lock(mutex_);
-      GRADWIRE_RETURN_IF_ERROR(start_locked());
-    }
     auto connection = std::make_shared<ShmConnection>(context_, address);
-    const bool posted = context_->loop->post(
-        [connection, parsed = std::move(parsed), listener = std::move(listener), deadline]() mutable {
-          connection->connect_in_loop(std::move(parsed), std::move(listener), deadline);
-        });
-    if (!posted) return absl::UnavailableError("the shm transport has shut down");
-    return connection;
-  }
-
-  void shutdown() override {
-    bool first;
-    std::shared_ptr<Acceptor> acceptor;
-    {
-      MutexLock lock(mutex_);
-      first = !shut_down_;
-      shut_down_ = true;
-      acceptor = std::move(acceptor_);
-      if (!started_) return;
-    }
-    if (first) {
-      context_->loop->post([context = context_, acceptor] {
-        if (acceptor != nullptr) acceptor->stop_in_loop();
-        context->shut_down_in_loop();
-      });
-    }
-    MutexLock lock(joining_);
-    context_->loop->run_until([this] { return context_->ended.load(); });
-    own_thread_.end();
+    return begin(connection, [connection, parsed = std::move(parsed), listener = std::move(listener),
+                              deadline]() mutable {
+      connection->connect_in_loop(std::move(parsed), std::move(listener), deadline);
+    });
   }
 
  private:
-  absl::Status start_locked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    if (shut_down_) return absl::UnavailableError("the shm transport has shut down");
-    if (started_) return absl::OkStatus();
-    if (!is_ring_size(context_->options.ring_bytes)) {
-      return absl::InvalidArgumentError(absl::StrCat("ring_bytes = ", context_->options.ring_bytes,
-                                                     " is no power of two from ", kMinRingBytes, " to ",
-                                                     kMaxRingBytes));
-    }
-    GRADWIRE_RETURN_IF_ERROR(own_thread_.provide(context_->loop, context_->options.wait));
-    started_ = true;
-    return absl::OkStatus();
+  absl::Status prepare(LoopThread& own_thread) override {
+    if (is_ring_size(context_->options.ring_bytes)) return LoopTransport::prepare(own_thread);
+    return absl::InvalidArgumentError(absl::StrCat("ring_bytes = ", context_->options.ring_bytes,
+                                                   " is no power of two from ", kMinRingBytes, " to ",
+                                                   kMaxRingBytes));
   }
-
-  const std::shared_ptr<ShmContext> context_;
-  // When nobody else drives the loop. Started with mutex_ held, joined with joining_.
-  LoopThread own_thread_;
-
-  Mutex mutex_;
-  bool started_ ABSL_GUARDED_BY(mutex_) = false;
-  bool shut_down_ ABSL_GUARDED_BY(mutex_) = false;
-  std::shared_ptr<Acceptor> acceptor_ ABSL_GUARDED_BY(mutex_);
-  // Held while the thread is joined, so that a second shutdown() returns no sooner than the first.
-  Mutex joining_;
 };
 
 }  // namespace

@@ -4,11 +4,9 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "gradwire/base/clock.h"
 #include "gradwire/base/error.h"
-#include "gradwire/base/mutex.h"
-#include "gradwire/transport/loop_thread.h"
+#include "gradwire/transport/common/loop_transport.h"
 #include "gradwire/transport/tcp/address.h"
 #include "gradwire/transport/ucx/ucx_connection.h"
 #include "gradwire/transport/ucx/ucx_context.h"
@@ -18,32 +16,27 @@
 namespace gradwire::transport {
 namespace {
 
-class UcxTransport : public Transport {
+class UcxTransport : public LoopTransport<UcxContext> {
  public:
   UcxTransport(UcxOptions options, std::shared_ptr<EventLoop> loop)
-      : context_(std::make_shared<UcxContext>(std::move(options), std::move(loop))) {}
-  ~UcxTransport() override { shutdown(); }
-
-  std::string name() const override { return "ucx"; }
+      : LoopTransport("ucx", std::make_shared<UcxContext>(std::move(options), std::move(loop))) {}
 
   absl::StatusOr<std::string> listen(AcceptHandler on_accept) override {
-    {
-      MutexLock lock(mutex_);
-      if (listening_) return absl::FailedPreconditionError("the ucx transport listens already");
-      GRADWIRE_RETURN_IF_ERROR(start_locked());
-      listening_ = true;
+    if (listening_.exchange(true)) {
+      return absl::FailedPreconditionError("the ucx transport listens already");
     }
     // UCX is called on the loop's driver alone, and the port is known only when it has been.
-    absl::StatusOr<int> port = absl::UnavailableError("the ucx transport has shut down");
+    absl::StatusOr<int> port = shut_down_error();
     std::atomic<bool> done{false};
-    const bool posted =
-        context_->loop->post([this, &port, &done, on_accept = std::move(on_accept)]() mutable {
-          port = context_->listen_in_loop(std::move(on_accept));
-          done = true;
-        });
-    if (posted) context_->loop->run_until([&done] { return done.load(); });
+    if (const absl::Status started = start(); !started.ok()) {
+      port = started;
+    } else if (context_->loop->post([this, &port, &done, on_accept = std::move(on_accept)]() mutable {
+                 port = context_->listen_in_loop(std::move(on_accept));
+                 done = true;
+               })) {
+      context_->loop->run_until([&done] { return done.load(); });
+    }
     if (!port.ok()) {
-      MutexLock lock(mutex_);
       listening_ = false;
       return port.status();
     }
@@ -58,54 +51,22 @@ class UcxTransport : public Transport {
                                                       absl::Duration timeout) override {
     const absl::Time deadline = Clock::system().now() + timeout;
     GRADWIRE_ASSIGN_OR_RETURN(std::vector<SocketAddress> candidates, resolve_addresses(address));
-    {
-      MutexLock lock(mutex_);
-      GRADWIRE_RETURN_IF_ERROR(start_locked());
-    }
     auto connection = std::make_shared<UcxConnection>(context_, address);
-    const bool posted = context_->loop->post(
-        [connection, candidates = std::move(candidates), listener = std::move(listener), deadline]() mutable {
-          connection->connect_in_loop(std::move(candidates), std::move(listener), deadline);
-        });
-    if (!posted) return absl::UnavailableError("the ucx transport has shut down");
-    return connection;
-  }
-
-  void shutdown() override {
-    bool first;
-    {
-      MutexLock lock(mutex_);
-      first = !shut_down_;
-      shut_down_ = true;
-      if (!started_) return;
-    }
-    if (first) context_->loop->post([context = context_] { context->shut_down_in_loop(); });
-    MutexLock lock(joining_);
-    context_->loop->run_until([this] { return context_->ended.load(); });
-    own_thread_.end();
+    return begin(connection, [connection, candidates = std::move(candidates), listener = std::move(listener),
+                              deadline]() mutable {
+      connection->connect_in_loop(std::move(candidates), std::move(listener), deadline);
+    });
   }
 
  private:
-  absl::Status start_locked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    if (shut_down_) return absl::UnavailableError("the ucx transport has shut down");
-    if (started_) return absl::OkStatus();
+  absl::Status prepare(LoopThread& own_thread) override {
     GRADWIRE_RETURN_IF_ERROR(context_->start());
-    GRADWIRE_RETURN_IF_ERROR(own_thread_.provide(context_->loop, context_->options.wait));
+    GRADWIRE_RETURN_IF_ERROR(LoopTransport::prepare(own_thread));
     context_->loop->post([context = context_] { context->start_in_loop(); });
-    started_ = true;
     return absl::OkStatus();
   }
 
-  const std::shared_ptr<UcxContext> context_;
-  // When nobody else drives the loop. Started with mutex_ held, joined with joining_.
-  LoopThread own_thread_;
-
-  Mutex mutex_;
-  bool started_ ABSL_GUARDED_BY(mutex_) = false;
-  bool listening_ ABSL_GUARDED_BY(mutex_) = false;
-  bool shut_down_ ABSL_GUARDED_BY(mutex_) = false;
-  // Held while the thread is joined, so that a second shutdown() returns no sooner than the first.
-  Mutex joining_;
+  std::atomic<bool> listening_{false};
 };
 
 }  // namespace

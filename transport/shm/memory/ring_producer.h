@@ -41,7 +41,6 @@ class RingProducer {
 
   // Asks the consumer to ring when it has made room. Look again afterwards.
   void ask_for_room();
-  void ask_for_no_room() { shared_word<uint32_t>(base() + kRoomOffset).store(0, std::memory_order_relaxed); }
 
   // The consumer wrote what cannot be.
   bool broken() const { return broken_; }

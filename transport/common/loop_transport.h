@@ -1,0 +1,112 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "gradwire/base/error.h"
+#include "gradwire/base/mutex.h"
+#include "gradwire/transport/acceptor.h"
+#include "gradwire/transport/loop_thread.h"
+#include "gradwire/transport/transport.h"
+
+namespace gradwire::transport {
+
+// What transports on an event loop have in common: a thread that drives the loop where nobody else does, what listens,
+// and how they end. `Context` is what the transport shares with its connections: it has `options.wait`, `loop`, `ended`
+// and shut_down_in_loop(). Thread-safe.
+template <class Context>
+class LoopTransport : public Transport {
+ public:
+  std::string name() const final { return name_; }
+
+  void shutdown() final {
+    bool first;
+    std::shared_ptr<Acceptor> acceptor;
+    {
+      MutexLock lock(mutex_);
+      first = !shut_down_;
+      shut_down_ = true;
+      acceptor = std::move(acceptor_);
+      if (!started_) return;
+    }
+    if (first) {
+      context_->loop->post([context = context_, acceptor] {
+        if (acceptor != nullptr) acceptor->stop_in_loop();
+        context->shut_down_in_loop();
+      });
+    }
+    MutexLock lock(joining_);
+    context_->loop->run_until([this] { return context_->ended.load(); });
+    own_thread_.end();
+  }
+
+ protected:
+  LoopTransport(std::string name, std::shared_ptr<Context> context)
+      : context_(std::move(context)), name_(std::move(name)) {}
+  ~LoopTransport() override { shutdown(); }
+
+  // Makes what the transport needs, the loop among it. Called until it has succeeded once.
+  virtual absl::Status prepare(LoopThread& own_thread) {
+    return own_thread.provide(context_->loop, context_->options.wait);
+  }
+
+  // Sees to it that the loop is driven. Unavailable after shutdown().
+  absl::Status start() {
+    MutexLock lock(mutex_);
+    return start_locked();
+  }
+
+  // Takes in what connects to `socket`. FailedPrecondition the second time.
+  absl::Status accept_on(Descriptor socket, Acceptor::OnSocket on_socket) {
+    std::shared_ptr<Acceptor> acceptor;
+    {
+      MutexLock lock(mutex_);
+      if (acceptor_ != nullptr) {
+        return absl::FailedPreconditionError(absl::StrCat("the ", name_, " transport listens already"));
+      }
+      GRADWIRE_RETURN_IF_ERROR(start_locked());
+      acceptor = std::make_shared<Acceptor>(context_->loop, std::move(socket), std::move(on_socket));
+      acceptor_ = acceptor;
+    }
+    context_->loop->post([acceptor] { acceptor->start_in_loop(); });
+    return absl::OkStatus();
+  }
+
+  // Returns `connection`, which `task` begins to connect.
+  absl::StatusOr<std::shared_ptr<Connection>> begin(std::shared_ptr<Connection> connection,
+                                                    EventLoop::Task task) {
+    GRADWIRE_RETURN_IF_ERROR(start());
+    if (!context_->loop->post(std::move(task))) return shut_down_error();
+    return connection;
+  }
+
+  absl::Status shut_down_error() const {
+    return absl::UnavailableError(absl::StrCat("the ", name_, " transport has shut down"));
+  }
+
+  const std::shared_ptr<Context> context_;
+
+ private:
+  absl::Status start_locked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (shut_down_) return shut_down_error();
+    if (started_) return absl::OkStatus();
+    GRADWIRE_RETURN_IF_ERROR(prepare(own_thread_));
+    started_ = true;
+    return absl::OkStatus();
+  }
+
+  const std::string name_;
+  // When nobody else drives the loop. Started with mutex_ held, joined with joining_.
+  LoopThread own_thread_;
+
+  Mutex mutex_;
+  bool started_ ABSL_GUARDED_BY(mutex_) = false;
+  bool shut_down_ ABSL_GUARDED_BY(mutex_) = false;
+  std::shared_ptr<Acceptor> acceptor_ ABSL_GUARDED_BY(mutex_);
+  // Held while the thread is joined, so that a second shutdown() returns no sooner than the first.
+  Mutex joining_;
+};
+
+}  // namespace gradwire::transport
