@@ -55,15 +55,16 @@ absl::Status check_marked(const variable_list& gradients, const Flags& marked, u
 
 }  // namespace
 
-LocalExecutor::LocalExecutor(Options options) : options_(options) {}
-
-void LocalExecutor::add_inputs(const std::vector<at::Tensor>& inputs) {
+absl::Status LocalExecutor::add_inputs(const std::vector<at::Tensor>& inputs) {
+  if (!records_.empty() || !sent_.empty())
+    return absl::FailedPreconditionError("inputs of a backward pass came after it had begun");
   for (const at::Tensor& input : inputs) {
     const Edge edge = torch::autograd::impl::gradient_edge(input);
     captures_[edge.function.get()].emplace_back(edge.input_nr, input);
     // Only the graph, if at all, holds the node of a leaf.
     captured_.push_back(edge.function);
   }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<LocalExecutor::Reach> LocalExecutor::mark_roots(edge_list roots) {
@@ -199,11 +200,10 @@ uint32_t LocalExecutor::visit(const Edge& edge) {
   Record& record = records_.emplace_back();
   record.node = node;
   if (node->next_edges().empty()) {
-    if (dynamic_cast<RecvNode*>(node) != nullptr) {
+    if (const auto* recv = dynamic_cast<const RecvNode*>(node)) {
       record.kind = Kind::kRecv;
       record.marked.resize(node->num_inputs());
       record.needed_outputs.resize(node->num_inputs());
-      const auto* recv = static_cast<const RecvNode*>(node);
       recv_records_.emplace(std::pair(recv->sender().incarnation, recv->message()), found->second);
     } else if (dynamic_cast<AccumulateGrad*>(node) != nullptr) {
       record.kind = Kind::kLeaf;
@@ -236,9 +236,8 @@ absl::Status LocalExecutor::walk(Reach& reach) {
     const uint32_t walked = unwalked_.back();
     unwalked_.pop_back();
     const edge_list& edges = records_[walked].node->next_edges();
-    for (uint32_t i = 0; i < edges.size(); ++i) {
+    for (uint32_t i = 0; i < edges.size(); ++i)
       count(edges[i], {From::What::kRecord, edges[i].input_nr, walked, 0, i}, reach);
-    }
   }
   reach_index_.clear();
   follow_needs(reach);

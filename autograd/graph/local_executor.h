@@ -66,12 +66,12 @@ class LocalExecutor {
     }
   };
 
-  explicit LocalExecutor(Options options);
+  explicit LocalExecutor(const Options& options) : options_(options) {}
 
   // ---- Counting. Errors: FailedPrecondition when the graph leaves the context, naming both.
 
-  // Tensors whose gradients are kept, leaves and others. Before anything is marked.
-  void add_inputs(const std::vector<at::Tensor>& inputs);
+  // Tensors whose gradients are kept, leaves and others. FailedPrecondition once anything was marked.
+  absl::Status add_inputs(const std::vector<at::Tensor>& inputs);
   // The pass begins at `roots`; once.
   absl::StatusOr<Reach> mark_roots(torch::autograd::edge_list roots);
   // Gradients for these outputs of `node` will arrive in one message. InvalidArgument for outputs it does not

@@ -43,7 +43,7 @@ absl::StatusOr<Gradients> backward(const std::vector<Tensor>& losses, const Sett
     edges.push_back(torch::autograd::impl::gradient_edge(loss));
     ones.push_back(torch::ones_like(loss));
   }
-  executor.add_inputs(settings.inputs);
+  EXPECT_TRUE(executor.add_inputs(settings.inputs).ok());
   auto reach = executor.mark_roots(edges);
   if (!reach.ok()) return reach.status();
   EXPECT_TRUE(reach->marked.empty());
@@ -322,6 +322,15 @@ TEST(LocalExecutor, InputsRestrictWhatIsKept) {
   EXPECT_EQ(gradients->size(), 2u);
   EXPECT_TRUE(torch::equal(gradients->at(y), 2 * y.detach()));
   EXPECT_TRUE(torch::allclose(gradients->at(w), (2 * y * x).detach()));
+}
+
+// Nodes that run read the inputs without a lock.
+TEST(LocalExecutor, InputsThatComeLateAreRefused) {
+  Tensor x = leaf({3});
+  LocalExecutor executor({.context = kContext, .inputs_only = true});
+  ASSERT_TRUE(executor.add_inputs({x}).ok());
+  ASSERT_TRUE(executor.mark_roots({torch::autograd::impl::gradient_edge(x.sum())}).ok());
+  EXPECT_EQ(executor.add_inputs({x}).code(), absl::StatusCode::kFailedPrecondition);
 }
 
 TEST(LocalExecutor, MultiOutputMessageWalksMarkedOutputsAlone) {

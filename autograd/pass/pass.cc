@@ -37,9 +37,7 @@ Pass::Pass(PassCalls::Options calls, std::shared_ptr<ContextState> context, Pass
 absl::Status Pass::add_inputs(const std::vector<at::Tensor>& inputs) {
   absl::Status status = absl::AbortedError("the backward pass has ended");
   part_->update([&](PassPart::Locked& locked) {
-    if (locked.state.ended()) return;
-    locked.graph->add_inputs(inputs);
-    status = absl::OkStatus();
+    if (!locked.state.ended()) status = locked.graph->add_inputs(inputs);
   });
   return status;
 }
