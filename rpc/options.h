@@ -1,6 +1,5 @@
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -13,15 +12,13 @@
 #include "gradwire/security/limits.h"
 #include "gradwire/store/store.h"
 
-namespace gradwire::transport {
-class Transport;
-}
-
 namespace gradwire::rpc {
+
+struct AgentHooks;
 
 // How an agent joins its group, calls and serves.
 struct RpcBackendOptions {
-  // How long a call may take unless its destination says otherwise. Zero or infinite: for ever.
+  // How long a call may take unless its destination says otherwise. InfiniteDuration(): no limit.
   absl::Duration rpc_timeout = absl::Seconds(60);
   // Where the workers find each other (store/init_method.h).
   std::string init_method = "env://";
@@ -55,9 +52,8 @@ struct RpcBackendOptions {
   FlowOptions flow;
   // How calls of idempotent functions are made again when a connection breaks.
   RetryOptions retry;
-  // For tests: what is put around each transport but loopback, faults for example (transport/fault_injection.h). None:
-  // nothing.
-  std::function<std::unique_ptr<transport::Transport>(std::unique_ptr<transport::Transport>)> wrap_transport;
+  // Of this library's tests (rpc/agent/agent_hooks.h); programs leave it empty.
+  std::shared_ptr<const AgentHooks> hooks;
 };
 
 // The name in torch.distributed.rpc.

@@ -13,6 +13,7 @@
 #include "gradwire/base/free_port.h"
 #include "gradwire/base/testing/eventually.h"
 #include "gradwire/base/testing/status_of.h"
+#include "gradwire/rpc/agent/agent_hooks.h"
 #include "gradwire/rpc/call.h"
 #include "gradwire/rpc/call_context.h"
 #include "gradwire/rpc/testing/cut_store.h"
@@ -100,9 +101,9 @@ class Broken : public transport::Transport {
 
 RpcBackendOptions with_broken(bool listens) {
   RpcBackendOptions options = with_store(absl::Seconds(5));
-  options.wrap_transport = [listens](std::unique_ptr<transport::Transport> inner) {
+  options.hooks = wrap_transports([listens](std::unique_ptr<transport::Transport> inner) {
     return std::make_unique<Broken>(std::move(inner), listens);
-  };
+  });
   return options;
 }
 

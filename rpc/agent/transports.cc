@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/log.h"
+#include "gradwire/rpc/agent/agent_hooks.h"
 #include "gradwire/transport/loopback/loopback_transport.h"
 #include "gradwire/transport/shm/shm_transport.h"
 #include "gradwire/transport/tcp/tcp_transport.h"
@@ -42,9 +43,9 @@ absl::StatusOr<std::vector<std::unique_ptr<transport::Transport>>> make_transpor
           absl::StrCat("unknown transport \"", name, "\"; there are \"shm\", \"tcp\" and \"ucx\""));
     }
   }
-  if (options.wrap_transport) {
+  if (options.hooks != nullptr && options.hooks->wrap_transport) {
     for (std::size_t i = 1; i < transports.size(); ++i) {
-      transports[i] = options.wrap_transport(std::move(transports[i]));
+      transports[i] = options.hooks->wrap_transport(std::move(transports[i]));
     }
   }
   return transports;

@@ -8,6 +8,7 @@
 #include "gradwire/base/clock.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/proto/rpc.pb.h"
+#include "gradwire/rpc/agent/agent_hooks.h"
 #include "gradwire/rpc/call.h"
 #include "gradwire/rpc/call_context.h"
 #include "gradwire/rpc/caller/outgoing_call.h"
@@ -96,14 +97,14 @@ GRADWIRE_RPC(one)
 
 RpcBackendOptions with_faults(std::function<Fault::Kind(const proto::Envelope&)> decide) {
   RpcBackendOptions options;
-  options.wrap_transport = [decide = std::move(decide)](std::unique_ptr<transport::Transport> inner) {
+  options.hooks = wrap_transports([decide = std::move(decide)](std::unique_ptr<transport::Transport> inner) {
     return transport::make_fault_injecting_transport(
         std::move(inner), [decide](Direction direction, const Message& message) -> Fault {
           proto::Envelope envelope;
           if (direction == Direction::kIncoming || !envelope.ParseFromString(message.header)) return {};
           return {decide(envelope)};
         });
-  };
+  });
   return options;
 }
 Fault::Kind cut_by_call(const proto::Envelope& envelope) {

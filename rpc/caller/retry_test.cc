@@ -9,6 +9,7 @@
 #include "gradwire/base/clock.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/proto/rpc.pb.h"
+#include "gradwire/rpc/agent/agent_hooks.h"
 #include "gradwire/rpc/call.h"
 #include "gradwire/rpc/call_context.h"
 #include "gradwire/rpc/testing/group.h"
@@ -137,12 +138,13 @@ class Retry : public ::testing::TestWithParam<const char*> {
   RpcBackendOptions with(std::function<Fault::Kind(const Message&)> decide) {
     RpcBackendOptions options;
     options.transports = {GetParam()};
-    options.wrap_transport = [decide = std::move(decide)](std::unique_ptr<transport::Transport> inner) {
-      return transport::make_fault_injecting_transport(
-          std::move(inner), [decide](Direction direction, const Message& message) {
-            return Fault{direction == Direction::kOutgoing ? decide(message) : Fault::Kind::kDeliver};
-          });
-    };
+    options.hooks =
+        wrap_transports([decide = std::move(decide)](std::unique_ptr<transport::Transport> inner) {
+          return transport::make_fault_injecting_transport(
+              std::move(inner), [decide](Direction direction, const Message& message) {
+                return Fault{direction == Direction::kOutgoing ? decide(message) : Fault::Kind::kDeliver};
+              });
+        });
     return options;
   }
   // The first `times` of those messages that `which` names lose their connection.
@@ -421,7 +423,7 @@ TEST_P(Retry, ManyCallsOverABadConnectionAllSucceedAndRunOnce) {
   // A connection that breaks again before it has been used looks like a dead worker: not too often.
   auto last_cut = std::make_shared<std::atomic<int64_t>>(0);
   auto random = std::make_shared<std::atomic<uint32_t>>(1);
-  options.wrap_transport = [last_cut, random](std::unique_ptr<transport::Transport> inner) {
+  options.hooks = wrap_transports([last_cut, random](std::unique_ptr<transport::Transport> inner) {
     return transport::make_fault_injecting_transport(
         std::move(inner), [last_cut, random](Direction direction, const Message& message) -> Fault {
           if (direction == Direction::kIncoming || !(calls(message, "twice") || answers_a_call(message)))
@@ -434,7 +436,7 @@ TEST_P(Retry, ManyCallsOverABadConnectionAllSucceedAndRunOnce) {
           const bool cut = drawn < 64 && now > last + 30 && last_cut->compare_exchange_strong(last, now);
           return {cut ? Fault::Kind::kCut : Fault::Kind::kDeliver};
         });
-  };
+  });
   testing::Group group(2, options);
   std::vector<std::thread> threads;
   for (int64_t t = 0; t < 4; ++t) {

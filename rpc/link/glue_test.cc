@@ -9,6 +9,7 @@
 #include "gradwire/base/testing/eventually.h"
 #include "gradwire/codec/codec_containers.h"
 #include "gradwire/proto/rpc.pb.h"
+#include "gradwire/rpc/agent/agent_hooks.h"
 #include "gradwire/rpc/call.h"
 #include "gradwire/rpc/link/link.h"
 #include "gradwire/rpc/rref/service.h"
@@ -61,7 +62,7 @@ class Glue : public ::testing::Test {
     RpcBackendOptions options;
     options.store = cut_;
     options.transports = {"tcp"};
-    options.wrap_transport = network_.wrapper();
+    options.hooks = wrap_transports(network_.wrapper());
     // Nothing happens because a script is silent.
     options.heartbeat = {
         .interval = absl::Hours(1), .suspect_after = absl::Hours(3), .dead_after = absl::Hours(4)};

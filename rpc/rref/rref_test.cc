@@ -9,6 +9,7 @@
 #include "gradwire/base/testing/eventually.h"
 #include "gradwire/base/testing/status_of.h"
 #include "gradwire/proto/rpc.pb.h"
+#include "gradwire/rpc/agent/agent_hooks.h"
 #include "gradwire/rpc/call.h"
 #include "gradwire/rpc/testing/group.h"
 #include "gradwire/transport/fault_injection.h"
@@ -238,7 +239,7 @@ TEST(RRef, DeletesAreForgottenWhenNothingOlderCanCome) {
 // Lets nothing through that would construct a value.
 RpcBackendOptions without_constructors() {
   RpcBackendOptions options;
-  options.wrap_transport = [](std::unique_ptr<transport::Transport> inner) {
+  options.hooks = wrap_transports([](std::unique_ptr<transport::Transport> inner) {
     return transport::make_fault_injecting_transport(
         std::move(inner), [](transport::Direction, const transport::Message& message) -> transport::Fault {
           proto::Envelope envelope;
@@ -246,7 +247,7 @@ RpcBackendOptions without_constructors() {
               envelope.ParseFromString(message.header) && envelope.request().has_constructor();
           return {constructs ? transport::Fault::Kind::kDrop : transport::Fault::Kind::kDeliver};
         });
-  };
+  });
   return options;
 }
 
@@ -273,7 +274,7 @@ TEST(RRef, DroppedHandleSendsNothingOnItsThread) {
   Mutex mutex;
   std::vector<std::thread::id> senders;
   RpcBackendOptions options;
-  options.wrap_transport = [&](std::unique_ptr<transport::Transport> inner) {
+  options.hooks = wrap_transports([&](std::unique_ptr<transport::Transport> inner) {
     return transport::make_fault_injecting_transport(
         std::move(inner),
         [&](transport::Direction direction, const transport::Message& message) -> transport::Fault {
@@ -285,7 +286,7 @@ TEST(RRef, DroppedHandleSendsNothingOnItsThread) {
           }
           return {};
         });
-  };
+  });
   testing::Group group(2, options);
   RRef<int64_t> rref = group[0]->remote<&identity>("worker1", 42);
   EXPECT_EQ(rref.to_here(), 42);

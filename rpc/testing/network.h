@@ -26,7 +26,7 @@ class Network {
 
   // One worker's; its address is made by listen().
   std::unique_ptr<transport::Transport> transport();
-  // For RpcBackendOptions::wrap_transport.
+  // For wrap_transports().
   std::function<std::unique_ptr<transport::Transport>(std::unique_ptr<transport::Transport>)> wrapper();
 
  private:

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "gradwire/proto/rpc.pb.h"
+#include "gradwire/rpc/agent/agent_hooks.h"
 #include "gradwire/rpc/empty_for.h"
 #include "gradwire/rpc/rpc.h"
 #include "gradwire/rpc/testing/group.h"
@@ -38,7 +39,7 @@ class RetryTensors : public ::testing::TestWithParam<const char*> {
     RpcBackendOptions options;
     options.transports = {GetParam()};
     auto left = std::make_shared<std::atomic<int>>(2);
-    options.wrap_transport = [left, answers](std::unique_ptr<transport::Transport> inner) {
+    options.hooks = wrap_transports([left, answers](std::unique_ptr<transport::Transport> inner) {
       return transport::make_fault_injecting_transport(
           std::move(inner), [left, answers](Direction direction, const Message& message) -> Fault {
             proto::Envelope envelope;
@@ -48,7 +49,7 @@ class RetryTensors : public ::testing::TestWithParam<const char*> {
             if (tensors > 0 && left->fetch_sub(1) > 0) return {Fault::Kind::kCut};
             return {};
           });
-    };
+    });
     return options;
   }
   static at::Tensor ones() { return at::ones({1 << 18}); }

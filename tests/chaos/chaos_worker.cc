@@ -29,6 +29,7 @@
 #include "absl/time/clock.h"
 #include "gradwire/base/error.h"
 #include "gradwire/rpc/agent.h"
+#include "gradwire/rpc/agent/agent_hooks.h"
 #include "gradwire/store/prefix_store.h"
 #include "gradwire/store/tcp_store.h"
 #include "gradwire/tests/chaos/census.h"
@@ -169,7 +170,8 @@ int run(int port, uint64_t seed, int worker, const std::string& directory, bool 
     options.heartbeat.suspect_after = Plan::kSuspectAfter;
     if (plan.long_pause) options.heartbeat.dead_after = Plan::kDeadAfterOfLongPause;
     if (faults.any()) {
-      options.wrap_transport = [&](auto transport) { return faults.wrap(std::move(transport)); };
+      options.hooks =
+          gradwire::rpc::wrap_transports([&](auto transport) { return faults.wrap(std::move(transport)); });
     }
     std::shared_ptr<Agent> agent;
     try {

@@ -1,0 +1,22 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <utility>
+
+#include "gradwire/transport/transport.h"
+
+namespace gradwire::rpc {
+
+// What this library's tests put into an agent (RpcBackendOptions::hooks).
+struct AgentHooks {
+  // Puts something around each transport but loopback, faults for example (transport/fault_injection.h).
+  std::function<std::unique_ptr<transport::Transport>(std::unique_ptr<transport::Transport>)> wrap_transport;
+};
+
+template <class Wrap>
+std::shared_ptr<const AgentHooks> wrap_transports(Wrap wrap) {
+  return std::make_shared<const AgentHooks>(AgentHooks{std::move(wrap)});
+}
+
+}  // namespace gradwire::rpc
