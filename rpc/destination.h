@@ -31,7 +31,8 @@ class Destination {
     return destination;
   }
 
-  // Zero or infinite: never. Without this the agent's rpc_timeout holds.
+  // How long a call may take, without this the agent's rpc_timeout. Zero: it fails at once with DeadlineExceeded.
+  // InfiniteDuration(): no limit.
   Destination with_timeout(absl::Duration timeout) const {
     Destination copy = *this;
     copy.timeout_ = timeout;

@@ -33,8 +33,8 @@ void init_rpc(const std::string& name, int rank = -1, int world_size = -1, RpcBa
               BackendType backend = BackendType::kNative);
 
 // Graceful: serves on until every member has called it and all calls in flight, nested ones too, and
-// reference messages are done. A member's death ends it with Unavailable, the timeout (zero or infinite:
-// none) with DeadlineExceeded, both naming who. Not graceful: refuses new calls, fails pending ones. Either
+// reference messages are done. A member's death ends it with Unavailable, the timeout with
+// DeadlineExceeded, both naming who. Not graceful: refuses new calls, fails pending ones. Either
 // way all threads have ended when it returns or throws, calls fail with FailedPrecondition from then on, and
 // init_rpc works again. Does nothing without an agent.
 void shutdown(bool graceful = true, absl::Duration timeout = absl::InfiniteDuration());

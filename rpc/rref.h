@@ -49,7 +49,7 @@ class RRef {
 
   // A copy of the value, here. On the owner nothing is encoded; elsewhere T must be sendable.
   T to_here() const { return to_here_async().wait(); }
-  // As to_here(), for at most `timeout` (zero or infinite: until the owner is lost).
+  // As to_here(), for at most `timeout` (infinite: until the owner is lost).
   T to_here(absl::Duration timeout) const { return with_timeout(timeout).to_here(); }
   // As to_here() without waiting. Errors come out of the future; throws FailedPrecondition for an RRef
   // that refers to nothing, and after the agent's shutdown.
@@ -80,7 +80,7 @@ class RRef {
   template <class R, class C, class... A>
   RRef<R> remote(const C& callee, A&&... arguments) const;
 
-  // The same reference, with calls through it that take at most `timeout`; zero or infinite: for ever.
+  // The same reference, with calls through it that take at most `timeout` (Destination::with_timeout).
   RRef with_timeout(absl::Duration timeout) const {
     RRef copy = *this;
     copy.timeout_ = timeout;

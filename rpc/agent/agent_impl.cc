@@ -53,6 +53,11 @@ absl::Status AgentImpl::start(const std::string& name, int rank, int size) {
   threads.name = name;
   if (runtime.options.num_worker_threads < 1)
     return absl::InvalidArgumentError("num_worker_threads must be at least 1");
+  if (runtime.options.rpc_timeout <= absl::ZeroDuration()) {
+    return absl::InvalidArgumentError(absl::StrCat("rpc_timeout must be positive, got ",
+                                                   absl::FormatDuration(runtime.options.rpc_timeout),
+                                                   "; absl::InfiniteDuration() is no limit"));
+  }
   GRADWIRE_ASSIGN_OR_RETURN(runtime.loop, transport::EventLoop::create());
   threads.poller = runtime.loop;
   threads.wait = runtime.options.wait;
@@ -176,9 +181,8 @@ absl::Status AgentImpl::shut_down(bool graceful, absl::Duration timeout) {
       absl::CancelledError(absl::StrCat("worker \"", runtime.self.name, "\" has shut down"));
   // This also ends a graceful shutdown that somebody else waits in.
   if (!graceful || membership->directory() == nullptr) return stop(reason, kHastyFlush);
-  const absl::Time deadline = timeout == absl::InfiniteDuration() || timeout <= absl::ZeroDuration()
-                                  ? absl::InfiniteFuture()
-                                  : Clock::system().now() + timeout;
+  const absl::Time deadline =
+      timeout == absl::InfiniteDuration() ? absl::InfiniteFuture() : Clock::system().now() + timeout;
   // Whoever comes second returns with the first.
   absl::Status status;
   std::call_once(ended_gracefully_, [&] {

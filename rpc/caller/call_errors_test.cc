@@ -82,6 +82,16 @@ TEST(CallErrors, MethodUnregisteredHereSaysWhatToWrite) {
   EXPECT_THAT(error_of([&] { shy.rpc_sync<&Shy::poke>(); }).what(), HasSubstr("Shy, poke)"));
 }
 
+// As in stores: zero waits for nothing, and only infinity is no limit.
+TEST(CallErrors, TimeoutOfZeroFailsAtOnce) {
+  testing::Group group(2);
+  const Error error = error_of(
+      [&] { group[0]->rpc_sync<&add>(Destination("worker1").with_timeout(absl::ZeroDuration()), 1, 1); });
+  EXPECT_EQ(error.status().code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_THAT(error.what(), HasSubstr("whose timeout is 0"));
+  EXPECT_EQ(group[0]->rpc_sync<&add>(Destination("worker1").with_timeout(absl::InfiniteDuration()), 1, 1), 2);
+}
+
 TEST(CallErrors, UnregisteredModuleOfLibtorchNamesTheStockModules) {
   testing::Group group(2);
   const Error here = error_of([&] { group[0]->remote<torch::nn::StandInImpl>("worker1"); });
@@ -206,6 +216,10 @@ TEST(CallErrors, BadOptionsAreNamed) {
   options.num_worker_threads = 0;
   EXPECT_EQ(error_of([&] { Agent::start("a", 0, 1, options); }).status().code(),
             absl::StatusCode::kInvalidArgument);
+  options = with_store();
+  options.rpc_timeout = absl::ZeroDuration();
+  EXPECT_THAT(error_of([&] { Agent::start("a", 0, 1, options); }).what(),
+              HasSubstr("rpc_timeout must be positive, got 0"));
   options = with_store();
   EXPECT_EQ(error_of([&] { Agent::start("", 0, 1, options); }).status().code(),
             absl::StatusCode::kInvalidArgument);

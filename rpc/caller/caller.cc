@@ -58,9 +58,8 @@ absl::StatusOr<std::shared_ptr<Peer>> Caller::find(const Destination& destinatio
 
 absl::Time Caller::deadline(const std::optional<absl::Duration>& timeout) const {
   const absl::Duration allowed = timeout.value_or(runtime_.options.rpc_timeout);
-  absl::Time deadline = allowed <= absl::ZeroDuration() || allowed == absl::InfiniteDuration()
-                            ? absl::InfiniteFuture()
-                            : Clock::system().now() + allowed;
+  absl::Time deadline =
+      allowed == absl::InfiniteDuration() ? absl::InfiniteFuture() : Clock::system().now() + allowed;
   // A call made by a handler ends no later than the call that the handler serves.
   if (auto serving = CallContext::current()) deadline = std::min(deadline, serving->deadline());
   return deadline;

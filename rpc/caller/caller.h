@@ -34,7 +34,7 @@ class Caller {
   const PendingCalls& pending() const { return pending_; }
 
   absl::StatusOr<std::shared_ptr<Peer>> find(const Destination& destination) const;
-  // When a call that may take `timeout` (zero or infinite: indefinitely; none: the agent's rpc_timeout) and
+  // When a call that may take `timeout` (none: the agent's rpc_timeout) and
   // starts now must have ended, on Clock::system(); no later than the call that the calling thread serves.
   absl::Time deadline(const std::optional<absl::Duration>& timeout) const;
   // A place for the call in the window of its peer. Waits if the window is full and the options say so.

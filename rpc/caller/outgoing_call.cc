@@ -52,6 +52,11 @@ OutgoingCall::OutgoingCall(Caller& caller, const Destination& destination, std::
   call_->deadline = caller.deadline(destination.timeout());
   // For the message: as the caller said it, unless the call that it serves leaves it less.
   const absl::Duration left = call_->deadline - call_->started;
+  if (std::min(said, left) <= absl::ZeroDuration()) {
+    set_status(absl::DeadlineExceededError(absl::StrCat("no time is left for the call, whose timeout is ",
+                                                        absl::FormatDuration(said),
+                                                        " (absl::InfiniteDuration() is no limit)")));
+  }
   call_->timeout =
       absl::AbsDuration(said - left) < absl::Milliseconds(1) ? said : std::max(absl::ZeroDuration(), left);
 }
