@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "gradwire/base/threads/poller.h"
+#include "gradwire/base/threads/spin_wait.h"
 #include "gradwire/rpc/flow_options.h"
 #include "gradwire/rpc/membership/heartbeat_options.h"
 #include "gradwire/rpc/retry_options.h"

@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/error.h"
-#include "gradwire/base/threads/patience.h"
+#include "gradwire/base/threads/spin_wait.h"
 
 namespace gradwire::transport {
 
@@ -17,8 +17,8 @@ absl::Status LoopThread::start(std::shared_ptr<EventLoop> loop, WaitPolicy polic
       pthread_setname_np(pthread_self(), "event-loop");
       while (!loop->ended()) {
         if (loop->try_enter()) {
-          Patience patience(policy);
-          while (!loop->ended() && !loop->wanted() && (loop->poll() ? patience.renew() : patience.rest())) {
+          SpinWait wait(policy);
+          while (!loop->ended() && !loop->wanted() && (loop->poll() ? wait.renew() : wait.rest())) {
           }
           loop->leave();
         }

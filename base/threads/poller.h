@@ -1,6 +1,6 @@
 #pragma once
 
-#include "absl/time/time.h"
+#include "gradwire/base/threads/spin_wait.h"
 
 namespace gradwire {
 
@@ -9,7 +9,11 @@ namespace gradwire {
 // One thread drives at a time; whoever wants the news drives: a pool thread that has nothing else to do, or one
 // that waits for an answer. So no thread stands between the arrival and the one who wants it.
 //
-//   if (poller.try_enter()) { while (!done && poller.poll()) ...; poller.leave(); }
+//   if (poller.try_enter()) {
+//     SpinWait wait(policy);
+//     while (!done && (poller.poll() ? wait.renew() : wait.rest())) {}
+//     poller.leave();
+//   }
 //
 // Thread-safe; methods marked (driver) are for the thread that has entered.
 class Poller {
@@ -39,22 +43,5 @@ class Poller {
   // Makes the thread in sleep(), or the next that comes, return. May be called from any thread.
   virtual void wake() = 0;
 };
-
-// How a thread waits for what is expected soon: it looks again at once, then lets other threads of the core run
-// between two looks, then sleeps. Waking a sleeping thread costs 30 to 50 us where the core idles.
-struct WaitPolicy {
-  // Zero for both: sleep at once.
-  absl::Duration pause = absl::Microseconds(3);
-  absl::Duration yield = absl::Microseconds(150);
-};
-
-// A moment's rest for a thread that looks in a loop.
-inline void cpu_relax() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
-#endif
-}
 
 }  // namespace gradwire

@@ -15,7 +15,7 @@
 #include "gradwire/base/clock.h"
 #include "gradwire/base/log.h"
 #include "gradwire/base/threads/execution_state.h"
-#include "gradwire/base/threads/patience.h"
+#include "gradwire/base/threads/spin_wait.h"
 
 namespace gradwire {
 namespace {
@@ -68,7 +68,7 @@ bool sleeps(pid_t thread_id) {
 // One turn of a leader; false when a task may start.
 bool drive(Poller& poller, const WaitPolicy& wait, LeaderSignal& signal) {
   if (poller.try_enter()) {
-    Patience patience(wait);
+    SpinWait spin_wait(wait);
     bool stay = true;
     while (stay) {
       const bool any = poller.poll();
@@ -77,7 +77,7 @@ bool drive(Poller& poller, const WaitPolicy& wait, LeaderSignal& signal) {
         return false;
       }
       // One that waits for something has more right to drive.
-      stay = any ? patience.renew() : !poller.wanted() && patience.rest();
+      stay = any ? spin_wait.renew() : !poller.wanted() && spin_wait.rest();
     }
     poller.leave();
   }
@@ -282,7 +282,7 @@ bool ThreadPool::look_until(const std::atomic<bool>& done, absl::Time deadline) 
     policy.pause = std::min(policy.pause, left);
     policy.yield = std::min(policy.yield, left);
   }
-  Patience patience(policy);
+  SpinWait wait(policy);
   // What is done here for others must not see what this thread is about.
   std::optional<ScopedExecutionState> clean;
   uint32_t looks = 0;
@@ -296,9 +296,9 @@ bool ThreadPool::look_until(const std::atomic<bool>& done, absl::Time deadline) 
       poller.want(true);
     }
     if (driving && poller.poll()) {
-      patience.renew();
+      wait.renew();
       if (++looks % 64 == 0 && Clock::system().now() >= deadline) break;
-    } else if (!patience.rest()) {
+    } else if (!wait.rest()) {
       break;
     }
   }

@@ -170,6 +170,13 @@ TEST(PollingPool, WaitOfNoTimeDoesNotLook) {
   pool->shutdown();
 }
 
+TEST(PollingPool, WaitEndsThoughItsDeadlinePassesBeforeItLooks) {
+  auto pool = std::make_shared<ThreadPool>(with(std::make_shared<FakePoller>(), 1));
+  Promise<int> answer(pool);
+  for (int i = 0; i < 100; ++i) EXPECT_FALSE(answer.future().wait_for(absl::Nanoseconds(1)));
+  pool->shutdown();
+}
+
 // What a waiting thread does for others does not see what it is about itself.
 TEST(PollingPool, WaitingThreadDrivesInTheCleanState) {
   using Number = ExecutionSlot<int>;

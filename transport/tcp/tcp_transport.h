@@ -4,7 +4,7 @@
 #include <string>
 
 #include "absl/time/time.h"
-#include "gradwire/base/threads/poller.h"
+#include "gradwire/base/threads/spin_wait.h"
 #include "gradwire/security/limits.h"
 #include "gradwire/transport/buffer_pool.h"
 #include "gradwire/transport/event_loop.h"

@@ -6,7 +6,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "gradwire/base/threads/poller.h"
+#include "gradwire/base/threads/spin_wait.h"
 #include "gradwire/security/limits.h"
 #include "gradwire/transport/buffer_pool.h"
 #include "gradwire/transport/event_loop.h"

@@ -1,8 +1,6 @@
 #include <fcntl.h>
-#include <linux/futex.h>
 #include <sched.h>
 #include <sys/mman.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -12,7 +10,8 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
-#include "gradwire/base/threads/poller.h"
+#include "gradwire/base/threads/futex.h"
+#include "gradwire/base/threads/spin_wait.h"
 #include "gradwire/tools/bench/run/measure.h"
 #include "gradwire/tools/bench/suites/floors.h"
 
@@ -29,20 +28,12 @@ struct Page {
 
 constexpr int kPauses = 1000;
 
-void futex_wait(std::atomic<uint32_t>& word, uint32_t value) {
-  syscall(SYS_futex, &word, FUTEX_WAIT, value, nullptr, nullptr, 0);
-}
-
-void futex_wake(std::atomic<uint32_t>& word) {
-  syscall(SYS_futex, &word, FUTEX_WAKE, 1, nullptr, nullptr, 0);
-}
-
 uint32_t await_change(std::atomic<uint32_t>& word, uint32_t seen, const std::atomic<uint32_t>* hot) {
   for (int looks = 0;; ++looks) {
     const uint32_t now = word.load(std::memory_order_acquire);
     if (now != seen) return now;
     if (hot == nullptr || hot->load(std::memory_order_relaxed) == 0) {
-      futex_wait(word, seen);
+      futex_wait(word, seen, absl::InfiniteDuration());
     } else if (looks < kPauses) {
       cpu_relax();
     } else {
@@ -86,7 +77,7 @@ class SharedPage final : public Participant {
           const uint32_t seen = page_->reply.load(std::memory_order_relaxed);
           page_->request.fetch_add(1, std::memory_order_release);
           // The server's first wait of a round is on the futex.
-          if (!spin_ || !awake_) futex_wake(page_->request);
+          if (!spin_ || !awake_) futex_wake_all(page_->request);
           awake_ = spin_;
           await_change(page_->reply, seen, spin_ ? &page_->hot : nullptr);
         },
@@ -108,7 +99,7 @@ class SharedPage final : public Participant {
     for (;;) {
       seen = await_change(page_->request, seen, spin_ ? &page_->hot : nullptr);
       page_->reply.store(seen, std::memory_order_release);
-      if (!spin_) futex_wake(page_->reply);
+      if (!spin_) futex_wake_all(page_->reply);
     }
   }
 

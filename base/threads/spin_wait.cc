@@ -1,11 +1,12 @@
-#include "gradwire/base/threads/patience.h"
+#include "gradwire/base/threads/spin_wait.h"
 
+#include <sched.h>
 #include <time.h>
 
 namespace gradwire {
 namespace {
 
-// Between two looks at the clock while pausing: the clock costs more than the pause.
+// Reading the clock costs more than a pause.
 constexpr int kPausesPerClock = 8;
 
 uint64_t now_nanos() {
@@ -16,22 +17,22 @@ uint64_t now_nanos() {
 
 }  // namespace
 
-bool Patience::rest() {
-  if (end_ticks_ == 0) return false;
+bool SpinWait::rest() {
+  if (end_nanos_ == 0) return false;
   if (start_ == 0) {
     start_ = now_nanos();
-    looks_ = 0;
+    polls_ = 0;
   }
-  if (looks_ >= 0 && ++looks_ % kPausesPerClock != 0) {
+  if (polls_ >= 0 && ++polls_ % kPausesPerClock != 0) {
     cpu_relax();
     return true;
   }
   const uint64_t waited = now_nanos() - start_;
-  if (waited >= end_ticks_) return false;
-  if (waited < pause_ticks_) {
+  if (waited >= end_nanos_) return false;
+  if (waited < pause_nanos_) {
     cpu_relax();
   } else {
-    looks_ = -1;  // From here on every look reads the clock: a yield may take long.
+    polls_ = -1;  // From here on every rest reads the clock: a yield may take long.
     ::sched_yield();
   }
   return true;

@@ -1,0 +1,56 @@
+#include "gradwire/base/threads/futex.h"
+
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <thread>
+
+#include "gradwire/base/clock.h"
+#include "gradwire/base/testing/eventually.h"
+
+namespace gradwire {
+namespace {
+
+constexpr absl::Duration kLong = absl::Seconds(60);
+
+TEST(Futex, WaitReturnsAtOnceWhenTheWordHasChanged) {
+  std::atomic<uint32_t> word{1};
+  const absl::Time begun = Clock::system().now();
+  futex_wait(word, 0, kLong);
+  futex_wait(word, 0, absl::InfiniteDuration());
+  EXPECT_LT(Clock::system().now() - begun, kLong / 2);
+}
+
+TEST(Futex, WaitEndsAfterItsTime) {
+  std::atomic<uint32_t> word{1};
+  futex_wait(word, 1, absl::Milliseconds(2));
+  const absl::Time begun = Clock::system().now();
+  futex_wait(word, 1, absl::ZeroDuration());
+  futex_wait(word, 1, -absl::Seconds(1));
+  futex_wait(word, 1, -absl::InfiniteDuration());
+  EXPECT_LT(Clock::system().now() - begun, kLong / 2);
+}
+
+TEST(Futex, WakeReachesWhoeverMapsTheSameMemoryElsewhere) {
+  const int fd = ::memfd_create("futex_test", MFD_CLOEXEC);
+  ASSERT_GE(fd, 0);
+  ASSERT_EQ(::ftruncate(fd, sizeof(uint32_t)), 0);
+  const auto map = [fd] {
+    void* memory = ::mmap(nullptr, sizeof(uint32_t), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    EXPECT_NE(memory, MAP_FAILED);
+    return static_cast<std::atomic<uint32_t>*>(memory);
+  };
+  std::atomic<uint32_t>* const here = map();
+  std::atomic<uint32_t>* const there = map();
+  EXPECT_EQ(futex_wake_all(*there), 0);
+  const absl::Time begun = Clock::system().now();
+  std::thread sleeper([here] { futex_wait(*here, 0, kLong); });
+  EXPECT_TRUE(eventually([there] { return futex_wake_all(*there) == 1; }, kLong / 2));
+  sleeper.join();
+  EXPECT_LT(Clock::system().now() - begun, kLong / 2);
+  ::close(fd);
+}
+
+}  // namespace
+}  // namespace gradwire
