@@ -1,14 +1,11 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <mutex>
 #include <thread>
-#include <utility>
 
-#include "absl/container/flat_hash_map.h"
-#include "absl/functional/any_invocable.h"
 #include "gradwire/base/clock.h"
+#include "gradwire/base/threads/timed_tasks.h"
 
 namespace gradwire {
 
@@ -17,7 +14,7 @@ namespace gradwire {
 // what has not run.
 class TimerQueue {
  public:
-  using Callback = absl::AnyInvocable<void()>;
+  using Callback = TimedTasks::Task;
 
   explicit TimerQueue(Clock& clock = Clock::system());
   ~TimerQueue();
@@ -40,9 +37,7 @@ class TimerQueue {
 
   mutable Mutex mutex_;
   CondVar changed_;
-  std::map<std::pair<absl::Time, uint64_t>, Callback> by_time_ ABSL_GUARDED_BY(mutex_);
-  absl::flat_hash_map<uint64_t, absl::Time> times_ ABSL_GUARDED_BY(mutex_);
-  uint64_t next_id_ ABSL_GUARDED_BY(mutex_) = 1;
+  TimedTasks tasks_ ABSL_GUARDED_BY(mutex_);
   // When the thread wakes by itself; the infinite past while it is awake.
   absl::Time sleeps_until_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;

@@ -1,4 +1,4 @@
-#include "gradwire/base/threads/alarm.h"
+#include "gradwire/base/threads/sleeper.h"
 
 #include <sys/timerfd.h>
 #include <unistd.h>
@@ -13,36 +13,31 @@
 #include "gradwire/base/error.h"
 
 namespace gradwire {
-namespace {
 
-int make_timer() {
-  const int timer = ::timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC);
-  if (timer < 0) {
+Sleeper::Sleeper() : timer_(::timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC)) {
+  if (!timer_.valid()) {
     throw Error(absl::ResourceExhaustedError(absl::StrCat("cannot make a timer: ", std::strerror(errno))));
   }
-  return timer;
 }
 
-}  // namespace
-
-Alarm::Alarm() : timer_(make_timer()) {}
-
-Alarm::~Alarm() { ::close(timer_); }
-
-void Alarm::set(absl::Duration delay) {
+void Sleeper::set_alarm(absl::Duration delay) {
   itimerspec when = {};  // All zero: never.
   if (delay != absl::InfiniteDuration()) {
     when.it_value = absl::ToTimespec(std::max(delay, absl::Nanoseconds(1)));
   }
-  ::timerfd_settime(timer_, 0, &when, nullptr);
+  ::timerfd_settime(timer_.get(), 0, &when, nullptr);
 }
 
-void Alarm::sleep(Mutex& mutex) {
+void Sleeper::sleep(Mutex& mutex, absl::Duration at_most) {
+  sleeps_ = at_most == absl::InfiniteDuration();
+  called_ = false;
+  set_alarm(at_most);
   mutex.unlock();
   uint64_t times;
-  while (::read(timer_, &times, sizeof(times)) < 0 && errno == EINTR) {
+  while (::read(timer_.get(), &times, sizeof(times)) < 0 && errno == EINTR) {
   }
   mutex.lock();
+  sleeps_ = false;
 }
 
 }  // namespace gradwire
