@@ -3,20 +3,19 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
-#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
-#include "absl/functional/any_invocable.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
-#include "gradwire/base/io/descriptor.h"
 #include "gradwire/base/io/epoll.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/base/threads/poller.h"
+#include "gradwire/base/threads/timed_tasks.h"
+#include "gradwire/transport/hot_memory.h"
+#include "gradwire/transport/loop_sleep.h"
 
 namespace gradwire::transport {
 
@@ -30,26 +29,6 @@ class EventHandler {
   virtual bool brings_more() const { return true; }
 };
 
-// Memory that another process writes to. It is looked at while it is hot; when nobody looks any more it is armed:
-// then the writer rings (writes to a descriptor that the loop watches, whose handler makes it hot again).
-class Pollable {
- public:
-  virtual ~Pollable() = default;
-  // Takes what has come; whether there was anything.
-  virtual bool poll_in_loop() = 0;
-  // Tells the writer to ring, or not to. The loop puts a full fence behind these, and then asks has_news.
-  virtual void arm_in_loop() = 0;
-  virtual void disarm_in_loop() = 0;
-  // Something has come that poll_in_loop would find.
-  virtual bool has_news_in_loop() = 0;
-
- private:
-  friend class EventLoop;
-  std::atomic<bool> hot_{false};
-  // Of the loop: rounds in a row without news.
-  int quiet_rounds_ = 0;
-};
-
 // Descriptors, polled memory, times and posted tasks, and what is to run when they are due, one thing at a time, on
 // whichever thread drives (base/threads/poller.h). LoopThread is a thread that drives one for good.
 //
@@ -57,13 +36,10 @@ class Pollable {
 // the one that runs handlers and tasks. The loop shares the handlers that are registered, until they are removed.
 class EventLoop : public Poller {
  public:
-  using Task = absl::AnyInvocable<void()>;
+  using Task = TimedTasks::Task;
 
   // Unavailable when the system has no descriptor left. Uses four.
   static absl::StatusOr<std::shared_ptr<EventLoop>> create();
-  ~EventLoop() override;
-  EventLoop(const EventLoop&) = delete;
-  EventLoop& operator=(const EventLoop&) = delete;
 
   // Runs `task` later. False, without running it ever, once the loop has ended.
   bool post(Task task);
@@ -84,13 +60,13 @@ class EventLoop : public Poller {
   void remove_in_loop(int fd, uint64_t id);
 
   // Makes `pollable` hot: something is expected there soon. Costs next to nothing when it is. Any thread.
-  void heat(const std::shared_ptr<Pollable>& pollable);
+  void heat(const std::shared_ptr<Pollable>& pollable) { memory_.heat(pollable); }
   // It is looked at no more. REQUIRES: nobody calls heat() with it any more.
-  void forget_in_loop(const Pollable& pollable);
+  void forget_in_loop(const Pollable& pollable) { memory_.forget_in_loop(pollable); }
 
   // Runs `task` at `when` of Clock::system(); never for InfiniteFuture (and returns 0).
-  uint64_t schedule_in_loop(absl::Time when, Task task);
-  void cancel_in_loop(uint64_t timer);
+  uint64_t schedule_in_loop(absl::Time when, Task task) { return timers_.add(when, std::move(task)); }
+  void cancel_in_loop(uint64_t timer) { (void)timers_.take(timer); }
 
   // Scratch memory for what a handler reads beyond what it knows a place for. Its contents last as long as the call.
   absl::Span<char> scratch_in_loop() { return absl::MakeSpan(scratch_); }
@@ -103,41 +79,29 @@ class EventLoop : public Poller {
   void flush() override;
   bool wanted() const override { return wanted_.load(std::memory_order_relaxed) > 0; }
   void want(bool yes) override { wanted_.fetch_add(yes ? 1 : -1, std::memory_order_relaxed); }
-  void sleep() override;
-  void wake() override;
+  void sleep() override { sleep_.sleep(ended_); }
+  void wake() override { sleep_.wake(); }
 
  private:
   EventLoop(Epoll events, Epoll sleep);
 
   bool run_posted_in_loop();
-  bool poll_memory_in_loop();
   bool poll_descriptors_in_loop();
-  bool run_timers_in_loop();
-  void adopt_heated_in_loop();
-  bool arm_in_loop();
   void finish_in_loop();
-  // Whether a descriptor's event may wake the thread in sleep().
-  void let_descriptors_wake(bool yes);
 
   // Used by the driver alone.
   absl::flat_hash_map<uint64_t, std::shared_ptr<EventHandler>> handlers_;
   uint64_t next_id_ = 2;
-  std::vector<std::shared_ptr<Pollable>> hot_;
-  std::map<std::pair<absl::Time, uint64_t>, Task> timers_;
-  absl::flat_hash_map<uint64_t, absl::Time> timer_times_;
-  uint64_t next_timer_ = 1;
+  TimedTasks timers_;
   bool ending_ = false;
   std::vector<char> scratch_;
   uint32_t rounds_ = 0;
   // Rounds for which descriptors are looked at each time, because they have brought something lately.
   int busy_descriptors_ = 0;
 
-  // Set once. events_ watches all descriptors; the thread in sleep() watches sleep_, which watches events_ (unless
-  // somebody drives and looks there himself) and wake_.
+  // Watches all descriptors.
   const Epoll events_;
-  const Epoll sleep_;
-  const Descriptor posted_signal_;
-  const Descriptor wake_;
+  const Signal posted_signal_;
 
   std::atomic<bool> driven_{false};
   std::atomic<int> wanted_{0};
@@ -145,22 +109,12 @@ class EventLoop : public Poller {
   // Somebody looks at posted_ before long. Orders post() and leave().
   std::atomic<bool> attended_{false};
   std::atomic<bool> has_posted_{false};
-  std::atomic<bool> has_heated_{false};
-  // They woke the thread in sleep().
-  std::atomic<bool> descriptors_due_{false};
-  // The thread in sleep() woke up and was turned away by a driver.
-  std::atomic<bool> turned_away_{false};
-  // When the first timer is due, and for when the thread in sleep() has set its alarm, in nanoseconds of the Unix
-  // epoch.
-  std::atomic<int64_t> next_timer_nanos_{INT64_MAX};
-  std::atomic<int64_t> sleeping_until_nanos_{INT64_MIN};
+
+  HotMemory memory_;
+  LoopSleep sleep_;
 
   Mutex mutex_;
   std::vector<Task> posted_ ABSL_GUARDED_BY(mutex_);
-  std::vector<std::shared_ptr<Pollable>> heated_ ABSL_GUARDED_BY(mutex_);
-
-  Mutex wake_mutex_;
-  std::atomic<bool> descriptors_wake_{false};  // Changed under wake_mutex_.
 };
 
 }  // namespace gradwire::transport
