@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/clock.h"
 #include "gradwire/base/error.h"
+#include "gradwire/transport/common/message_sizes.h"
 
 namespace gradwire::transport {
 
@@ -57,6 +58,18 @@ void LoopConnection::shut_down_in_loop() {
 
 absl::Status LoopConnection::shut_down_reason() const {
   return absl::CancelledError(absl::StrCat("the transport shut down; connection with ", peer_address_));
+}
+
+absl::Status LoopConnection::check_sendable(const Message& message, const Limits& limits) const {
+  absl::Status status = check_message_sizes(message, limits);
+  if (status.ok()) return status;
+  return absl::ResourceExhaustedError(
+      absl::StrCat("a message for ", peer_address_, " is too large: ", status.message()));
+}
+
+absl::Status LoopConnection::closed_error(const absl::Status& reason) const {
+  return absl::UnavailableError(
+      absl::StrCat("connection with ", peer_address_, " is closed: ", reason.message()));
 }
 
 void LoopConnection::fail_in_loop(const absl::Status& reason) {

@@ -8,6 +8,7 @@
 
 #include "absl/strings/string_view.h"
 #include "gradwire/base/mutex.h"
+#include "gradwire/security/limits.h"
 #include "gradwire/transport/common/loop_context.h"
 #include "gradwire/transport/connection.h"
 
@@ -37,6 +38,11 @@ class LoopConnection : public Connection, public std::enable_shared_from_this<Lo
   virtual void drained_in_loop() { finish_in_loop(absl::OkStatus()); }
   // The other end is gone: ends the connection when what it sent before has been read.
   virtual void lost_in_loop(absl::string_view cause) { fail_in_loop(absl::UnavailableError(cause)); }
+
+  // ResourceExhausted for a message that is over the limits.
+  absl::Status check_sendable(const Message& message, const Limits& limits) const;
+  // What send() returns once the connection is closed for `reason`.
+  absl::Status closed_error(const absl::Status& reason) const;
 
   // A pointer that keeps the connection to one of its parts or bases. Any thread.
   template <class Part>

@@ -23,7 +23,8 @@ struct LoopContext : std::enable_shared_from_this<LoopContext> {
 
   // Ends the connections, unless they flush.
   virtual void shut_down_in_loop();
-  void end_if_done_in_loop();
+  // Called whenever a connection has ended: the transport ends after the last one, once it shuts down.
+  virtual void end_if_done_in_loop();
   // The pool has given memory: sees to it that it gives back what is not used for a while. Any thread.
   void tend_pool();
 

@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/error.h"
-#include "gradwire/transport/shm/message_sizes.h"
+#include "gradwire/transport/common/message_sizes.h"
 
 namespace gradwire::transport {
 namespace {

@@ -7,20 +7,12 @@
 #include "gradwire/base/clock.h"
 #include "gradwire/base/error.h"
 #include "gradwire/transport/shm/memory/copy.h"
-#include "gradwire/transport/shm/message_sizes.h"
 
 namespace gradwire::transport {
 namespace {
 
 // What one call writes of the queue before the loop carries on: a fast reader could keep it there for long.
 constexpr int kTurns = 16;
-
-absl::Status check_sizes(const Message& message, const Limits& limits) {
-  MessageSizes sizes(limits);
-  GRADWIRE_RETURN_IF_ERROR(sizes.begin(message.header.size(), message.buffers.size()));
-  for (const Buffer& buffer : message.buffers) GRADWIRE_RETURN_IF_ERROR(sizes.add(buffer.size()));
-  return absl::OkStatus();
-}
 
 }  // namespace
 
@@ -29,11 +21,7 @@ ShmSender::ShmSender(LoopConnection& connection, ShmContext& context, std::share
     : connection_(connection), context_(context), socket_(std::move(socket)), watch_(std::move(watch)) {}
 
 absl::StatusOr<uint64_t> ShmSender::send(Message&& message) {
-  const absl::Status within_limits = check_sizes(message, context_.options.limits);
-  if (!within_limits.ok()) {
-    return absl::ResourceExhaustedError(absl::StrCat("a message for ", connection_.peer_address(),
-                                                     " is too large: ", within_limits.message()));
-  }
+  GRADWIRE_RETURN_IF_ERROR(connection_.check_sendable(message, context_.options.limits));
   Outgoing outgoing(std::move(message));
   if (has_large_buffers(outgoing)) prepare(outgoing);
   uint64_t ticket;
@@ -41,10 +29,7 @@ absl::StatusOr<uint64_t> ShmSender::send(Message&& message) {
   Effects effects;
   {
     MutexLock lock(mutex_);
-    if (refusal_.has_value()) {
-      return absl::UnavailableError(
-          absl::StrCat("connection with ", connection_.peer_address(), " is closed: ", refusal_->message()));
-    }
+    if (refusal_.has_value()) return connection_.closed_error(*refusal_);
     ticket = ++last_ticket_;
     if (!ring_.has_value() || !queue_.empty() || !write_locked(outgoing, effects)) {
       queued = !queue_.empty();

@@ -68,12 +68,6 @@ void append_frame_start(std::string& out, const Message& message, const Striping
 // A control frame with this header.
 std::string encode_control_frame(absl::string_view header);
 
-// InvalidArgument that names the limit which a message of these sizes is over.
-absl::Status check_frame_limits(uint64_t header_bytes, uint64_t buffer_count, const Limits& limits);
-absl::Status check_frame_limits(uint64_t header_bytes, absl::Span<const uint64_t> buffer_sizes,
-                                const Limits& limits);
-absl::Status check_frame_limits(const Message& message, const Limits& limits);
-
 // Puts messages together from a stream of bytes, whatever the pieces it comes in. It says where the next
 // bytes belong, so that the caller can read them from a socket right into place.
 //

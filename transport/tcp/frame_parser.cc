@@ -6,6 +6,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/error.h"
+#include "gradwire/transport/common/message_sizes.h"
 #include "gradwire/transport/tcp/frame.h"
 #include "gradwire/transport/tcp/frame_format.h"
 
@@ -102,7 +103,7 @@ bool FrameParser::consume_whole(absl::Span<const char>& bytes) {
   std::size_t left = bytes.size() - kFramePrefixBytes;
   if (std::memcmp(frame, kUsual, sizeof(kUsual)) != 0 || read_integer<uint32_t>(frame + 20) != 0 ||
       buffers > kMaxWholeBuffers || left < 8 * buffers ||
-      !check_frame_limits(header_bytes, buffers, frame_limits_).ok()) {
+      !MessageSizes(frame_limits_).begin(header_bytes, buffers).ok()) {
     return false;
   }
   left -= 8 * buffers;
@@ -115,7 +116,7 @@ bool FrameParser::consume_whole(absl::Span<const char>& bytes) {
     total += sizes[i];
   }
   if (total > left ||
-      !check_frame_limits(header_bytes, absl::MakeConstSpan(sizes, buffers), frame_limits_).ok())
+      !check_message_sizes(header_bytes, absl::MakeConstSpan(sizes, buffers), frame_limits_).ok())
     return false;
   const char* next = frame + kFramePrefixBytes + 8 * buffers;
   try {
@@ -212,7 +213,7 @@ absl::Status FrameParser::finish_stage() {
           (frame_stripes_ > 0 || buffer_count > 0 || header_bytes_ > frame_format::kMaxControlBytes)) {
         return absl::InvalidArgumentError("a control frame is not as small as it must be");
       }
-      GRADWIRE_RETURN_IF_ERROR(check_frame_limits(header_bytes_, buffer_count, frame_limits_));
+      GRADWIRE_RETURN_IF_ERROR(MessageSizes(frame_limits_).begin(header_bytes_, buffer_count));
       sizes_.resize(buffer_count);
       stage_ = Stage::kSizes;
       return absl::OkStatus();
@@ -252,7 +253,7 @@ absl::Status FrameParser::check_sizes() {
     }
     striped.push_back(i);
   }
-  GRADWIRE_RETURN_IF_ERROR(check_frame_limits(header_bytes_, sizes_, frame_limits_));
+  GRADWIRE_RETURN_IF_ERROR(check_message_sizes(header_bytes_, sizes_, frame_limits_));
   for (std::size_t index : striped) sizes_[index] |= kStripedBit;
   return absl::OkStatus();
 }

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <random>
 
+#include "gradwire/transport/common/message_sizes.h"
 #include "gtest/gtest.h"
 
 namespace gradwire::transport {
@@ -340,12 +341,12 @@ TEST(CheckFrameLimits, MessagesAtTheLimitPassAndBeyondItFail) {
   limits.max_buffers = 4;
   limits.max_buffer_bytes = 1'000;
   limits.max_message_bytes = 1'009;
-  EXPECT_TRUE(check_frame_limits(sample_message(), limits).ok());
+  EXPECT_TRUE(check_message_sizes(sample_message(), limits).ok());
   for (auto shrink : {+[](Limits& l) { --l.max_header_bytes; }, +[](Limits& l) { --l.max_buffers; },
                       +[](Limits& l) { --l.max_buffer_bytes; }, +[](Limits& l) { --l.max_message_bytes; }}) {
     Limits smaller = limits;
     shrink(smaller);
-    EXPECT_EQ(check_frame_limits(sample_message(), smaller).code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_EQ(check_message_sizes(sample_message(), smaller).code(), absl::StatusCode::kInvalidArgument);
   }
 }
 

@@ -2,130 +2,143 @@
 
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "gradwire/base/clock.h"
 
 namespace gradwire::transport {
+namespace {
+
+// How long an end that has connected may take to say hello.
+constexpr absl::Duration kHelloTime = absl::Seconds(10);
+
+}  // namespace
 
 UcxConnection::UcxConnection(std::shared_ptr<UcxContext> context, std::string peer_address)
-    : context_(std::move(context)), peer_address_(std::move(peer_address)) {}
+    : LoopConnection(context, std::move(peer_address)),
+      context_(std::move(context)),
+      sender_(*this, *context_, [this](absl::Status failure) { settle_later_in_loop(std::move(failure)); }),
+      receiver_(*this, *context_,
+                [this](absl::Status failure) { settle_later_in_loop(std::move(failure)); }) {}
 
 UcxConnection::~UcxConnection() = default;
 
-void UcxConnection::close(absl::Status reason, absl::Duration flush) {
-  {
-    MutexLock lock(mutex_);
-    if (state_ == State::kClosing || state_ == State::kClosed) return;
-    state_ = State::kClosing;
-    close_reason_ = std::move(reason);
+absl::StatusOr<uint64_t> UcxConnection::send(Message message) {
+  bool post = false;
+  absl::StatusOr<uint64_t> ticket = sender_.send(std::move(message), post);
+  if (post) {
+    loop().post([this, self = shared_from_this()] {
+      settle_in_loop();
+      context_->heat_in_loop();
+    });
   }
-  close_called_.store(true, std::memory_order_relaxed);
-  const absl::Time deadline =
-      flush > absl::ZeroDuration() ? Clock::system().now() + flush : absl::InfinitePast();
-  context_->loop->post([self = shared_from_this(), deadline] { self->begin_close_in_loop(deadline); });
+  return ticket;
 }
 
-void UcxConnection::begin_close_in_loop(absl::Time deadline) {
-  absl::Status reason;
-  {
-    MutexLock lock(mutex_);
-    if (state_ != State::kClosing) return;
-    reason = *close_reason_;
+void UcxConnection::connect_in_loop(std::vector<SocketAddress> candidates,
+                                    std::shared_ptr<ConnectionListener> listener, absl::Time deadline) {
+  listener_ = std::move(listener);
+  candidates_ = std::move(candidates);
+  connect_deadline_ = deadline;
+  if (begin_in_loop()) try_next_candidate_in_loop();
+}
+
+void UcxConnection::try_next_candidate_in_loop() {
+  SocketAddress& candidate = candidates_[next_candidate_++];
+  // Those behind it have their share of the time.
+  const absl::Time now = Clock::system().now();
+  const auto left = static_cast<int64_t>(candidates_.size() - next_candidate_ + 1);
+  await_hello_in_loop(now + (connect_deadline_ - now) / left);
+  ucp_ep_params_t params = {};
+  params.field_mask = UCP_EP_PARAM_FIELD_FLAGS | UCP_EP_PARAM_FIELD_SOCK_ADDR;
+  params.flags = UCP_EP_PARAMS_FLAGS_CLIENT_SERVER;
+  params.sockaddr = {candidate.get(), candidate.length};
+  create_endpoint_in_loop(params);
+}
+
+void UcxConnection::adopt_in_loop(ucp_conn_request_h request, std::shared_ptr<ConnectionListener> listener) {
+  listener_ = std::move(listener);
+  context_->connections.insert(shared_from_this());
+  await_hello_in_loop(Clock::system().now() + kHelloTime);
+  ucp_ep_params_t params = {};
+  params.field_mask = UCP_EP_PARAM_FIELD_CONN_REQUEST;
+  params.conn_request = request;
+  create_endpoint_in_loop(params);
+}
+
+void UcxConnection::await_hello_in_loop(absl::Time deadline) {
+  hello_timer_ = loop().schedule_in_loop(deadline, [this, self = shared_from_this()] {
+    settle_later_in_loop(absl::UnavailableError("the other end did not answer in time"));
+    context_->heat_in_loop();
+  });
+}
+
+void UcxConnection::create_endpoint_in_loop(ucp_ep_params_t& params) {
+  params.field_mask |= UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE | UCP_EP_PARAM_FIELD_ERR_HANDLER;
+  params.err_mode = UCP_ERR_HANDLING_MODE_PEER;
+  params.err_handler = context_->error_handler_in_loop();
+  const ucs_status_t status = ucp_ep_create(context_->worker->get(), &params, &endpoint_);
+  if (status == UCS_OK) {
+    context_->add_endpoint_in_loop(endpoint_, *this);
+    sender_.start_in_loop(endpoint_);
+  } else {
+    endpoint_ = nullptr;
+    settle_later_in_loop(absl::UnavailableError(ucs_status_string(status)));
   }
-  if (deadline <= Clock::system().now()) {
-    finish_in_loop(std::move(reason));
-    return;
-  }
-  close_timer_ = context_->loop->schedule_in_loop(
-      deadline, [self = shared_from_this(), reason] { self->finish_in_loop(reason); });
-  context_->touch_in_loop(*this);
   context_->heat_in_loop();
-}
-
-void UcxConnection::shut_down_in_loop() {
-  {
-    MutexLock lock(mutex_);
-    if (state_ == State::kClosing || state_ == State::kClosed) return;
-  }
-  finish_in_loop(
-      absl::CancelledError(absl::StrCat("the transport shut down; connection with ", peer_address_)));
-}
-
-void UcxConnection::refuse_in_loop() {
-  MutexLock lock(mutex_);
-  state_ = State::kClosed;
-  close_reason_ = absl::CancelledError("the connection was refused");
 }
 
 void UcxConnection::endpoint_failed_in_loop(ucs_status_t status) {
   endpoint_failed_ = true;
-  fail_in_loop(status == UCS_ERR_CONNECTION_RESET ? unavailable("the other end closed it")
-                                                  : unavailable(ucs_status_string(status)));
+  settle_later_in_loop(absl::UnavailableError(
+      status == UCS_ERR_CONNECTION_RESET ? "the other end closed it" : ucs_status_string(status)));
 }
 
-// The first failure counts; the connection ends when it settles.
-void UcxConnection::fail_in_loop(absl::Status failure) {
-  if (!failure_.has_value()) failure_ = std::move(failure);
+void UcxConnection::settle_later_in_loop(absl::Status failure) {
+  if (!failure.ok() && !failure_.has_value()) {
+    failure_ = std::move(failure);
+    receiver_.stop_in_loop();
+  }
   context_->touch_in_loop(*this);
 }
 
 void UcxConnection::settle_in_loop() {
   touched_ = false;
-  const std::shared_ptr<UcxConnection> self = shared_from_this();
-  {
-    MutexLock lock(mutex_);
-    settle_posted_ = false;
-  }
+  const std::shared_ptr<LoopConnection> self = shared_from_this();
   if (listener_ == nullptr) {
     retire_in_loop();
     return;
   }
-  deliver_in_loop();
+  receiver_.deliver_in_loop();
+  const bool connected = receiver_.greeted();
+  if (connected) loop().cancel_in_loop(std::exchange(hello_timer_, 0));
   // A listener that is called runs no code of the loop, so that this is still open or closing.
   if (failure_.has_value()) {
-    if (!connected_ && next_candidate_ < candidates_.size()) {
-      candidate_failed_in_loop(std::string(failure_->message()));
-    } else {
-      finish_in_loop(*failure_);
+    if (connected || next_candidate_ == candidates_.size()) {
+      fail_in_loop(*failure_);
+      return;
     }
-    return;
+    loop().cancel_in_loop(hello_timer_);
+    close_endpoint_in_loop();
+    receiver_.reset_in_loop();
+    sender_.abandon_in_loop();
+    failure_.reset();
+    try_next_candidate_in_loop();
+  } else if (receiver_.peer_left()) {
+    fail_in_loop(absl::UnavailableError("the other end closed it"));
+  } else if (connected) {
+    sender_.post_queued_in_loop();
   }
-  if (peer_left_) {
-    finish_in_loop(unavailable("the other end closed it"));
-    return;
-  }
-  post_queued_in_loop();
 }
 
-void UcxConnection::finish_in_loop(absl::Status reason) {
-  std::deque<std::unique_ptr<UcxOutgoing>> unsent;
-  {
-    MutexLock lock(mutex_);
-    if (state_ == State::kClosed) return;
-    state_ = State::kClosed;
-    if (close_reason_.has_value()) {
-      reason = *close_reason_;
-    } else {
-      close_reason_ = reason;
-    }
-    unsent.swap(queue_);
+void UcxConnection::release_in_loop(const absl::Status& reason) {
+  sender_.end(reason);
+  loop().cancel_in_loop(hello_timer_);
+  receiver_.reset_in_loop();
+  receiver_.stop_in_loop();
+  context_->retiring.insert(keep(this));
+  if (sender_.outstanding() + receiver_.outstanding() > 0 && endpoint_ != nullptr && !endpoint_failed_) {
+    linger_timer_ = loop().schedule_in_loop(Clock::system().now() + context_->options.linger_time,
+                                            [this, self = shared_from_this()] { close_endpoint_in_loop(); });
   }
-  const std::shared_ptr<UcxConnection> self = shared_from_this();
-  EventLoop& loop = *context_->loop;
-  loop.cancel_in_loop(candidate_timer_);
-  loop.cancel_in_loop(close_timer_);
-  drop_incoming_in_loop();
-  for (const auto& message : unsent) queued_bytes_.fetch_sub(message->bytes, std::memory_order_relaxed);
-  unsent.clear();
-  context_->retiring.insert(self);
-  if (outstanding_ > 0 && endpoint_ != nullptr && !endpoint_failed_) {
-    linger_timer_ = loop.schedule_in_loop(Clock::system().now() + context_->options.linger_time,
-                                          [self] { self->close_endpoint_in_loop(); });
-  }
-  if (const std::shared_ptr<ConnectionListener> listener = std::exchange(listener_, nullptr)) {
-    listener->on_closed(*this, std::move(reason));
-  }
-  context_->connections.erase(self);
   retire_in_loop();
   context_->heat_in_loop();
 }
@@ -133,14 +146,16 @@ void UcxConnection::finish_in_loop(absl::Status reason) {
 // The other end may be reading this one's memory by rendezvous: before it has, the memory stays and so does the
 // endpoint.
 void UcxConnection::retire_in_loop() {
-  if (endpoint_ != nullptr && (outstanding_ == 0 || endpoint_failed_)) close_endpoint_in_loop();
-  if (endpoint_ != nullptr || outstanding_ > 0) return;
-  context_->loop->cancel_in_loop(linger_timer_);
-  context_->retiring.erase(shared_from_this());
+  const auto is_used = [this] { return sender_.outstanding() + receiver_.outstanding() > 0; };
+  if (endpoint_ != nullptr && (!is_used() || endpoint_failed_)) close_endpoint_in_loop();
+  if (endpoint_ != nullptr || is_used()) return;
+  loop().cancel_in_loop(linger_timer_);
+  context_->retiring.erase(keep(this));
 }
 
 void UcxConnection::close_endpoint_in_loop() {
   if (endpoint_ == nullptr) return;
+  sender_.stop_in_loop();
   // What UCX has of it comes back while it is closed, or soon after.
   context_->close_endpoint_in_loop(std::exchange(endpoint_, nullptr));
   endpoint_failed_ = false;
@@ -148,15 +163,10 @@ void UcxConnection::close_endpoint_in_loop() {
 }
 
 void UcxConnection::worker_ended_in_loop() {
-  context_->loop->cancel_in_loop(linger_timer_);
+  loop().cancel_in_loop(linger_timer_);
   endpoint_ = nullptr;
-  posted_.clear();
-  abandoned_.clear();
-  arrivals_.clear();
-}
-
-absl::Status UcxConnection::unavailable(absl::string_view cause) const {
-  return absl::UnavailableError(absl::StrCat("connection with ", peer_address_, ": ", cause));
+  sender_.worker_ended_in_loop();
+  receiver_.worker_ended_in_loop();
 }
 
 }  // namespace gradwire::transport

@@ -19,9 +19,7 @@ constexpr absl::Duration kEndTime = absl::Seconds(3);
 }  // namespace
 
 UcxContext::UcxContext(UcxOptions given, std::shared_ptr<EventLoop> given_loop)
-    : options(std::move(given)),
-      pool(options.pool != nullptr ? options.pool : std::make_shared<BufferPool>()),
-      loop(std::move(given_loop)) {}
+    : LoopContext(given.pool, std::move(given_loop)), options(std::move(given)) {}
 
 UcxContext::~UcxContext() = default;
 
@@ -30,7 +28,7 @@ absl::Status UcxContext::start() {
   ucp_am_handler_param_t handler = {};
   handler.field_mask =
       UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_CB | UCP_AM_HANDLER_PARAM_FIELD_ARG;
-  handler.id = UcxConnection::kActiveMessageId;
+  handler.id = UcxSender::kActiveMessageId;
   handler.cb = &UcxContext::on_active_message;
   handler.arg = this;
   const ucs_status_t status = ucp_worker_set_am_recv_handler(worker->get(), &handler);
@@ -38,7 +36,7 @@ absl::Status UcxContext::start() {
 }
 
 void UcxContext::start_in_loop() {
-  absl::StatusOr<uint64_t> id = loop->add_in_loop(worker->descriptor(), shared_from_this());
+  absl::StatusOr<uint64_t> id = loop->add_in_loop(worker->descriptor(), keep<EventHandler>());
   if (id.ok()) {
     handler_id_ = *id;
   } else {
@@ -55,21 +53,17 @@ absl::StatusOr<int> UcxContext::listen_in_loop(Transport::AcceptHandler on_accep
 }
 
 void UcxContext::shut_down_in_loop() {
-  shutting_down = true;
   listener_ = nullptr;
-  // on_closed of one may touch the table.
-  const auto each = connections;
-  for (const auto& connection : each) connection->shut_down_in_loop();
   heat_in_loop();
-  end_if_done_in_loop();
+  LoopContext::shut_down_in_loop();
 }
 
 void UcxContext::heat_in_loop() {
-  if (worker != nullptr) loop->heat(shared_from_this());
+  if (worker != nullptr) loop->heat(keep<Pollable>());
 }
 
 void UcxContext::touch_in_loop(UcxConnection& connection) {
-  if (connection.mark_touched_in_loop()) touched_.push_back(connection.shared_from_this());
+  if (connection.mark_touched_in_loop()) touched_.push_back(connection.keep(&connection));
 }
 
 void UcxContext::add_endpoint_in_loop(ucp_ep_h endpoint, UcxConnection& connection) {
@@ -134,8 +128,8 @@ ucs_status_t UcxContext::on_active_message(void* context, const void* head, std:
   // It was closed meanwhile.
   if (found == self->by_endpoint_.end()) return UCS_OK;
   const absl::string_view head_view(static_cast<const char*>(head), head_bytes);
-  return found->second->receive_in_loop(head_view, data, data_bytes,
-                                        (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0);
+  return found->second->receiver().receive_in_loop(head_view, data, data_bytes,
+                                                   (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0);
 }
 
 void UcxContext::on_endpoint_error(void* context, ucp_ep_h endpoint, ucs_status_t status) {
@@ -152,16 +146,15 @@ void UcxContext::end_if_done_in_loop() {
   }
   if (end_timer_ != 0) return;
   end_timer_ = loop->schedule_in_loop(
-      Clock::system().now() + options.linger_time + kEndTime, [self = shared_from_this()] {
-        log(LogLevel::kWarning, "UCX did not close ", self->retiring.size(), " connections in time");
-        self->end_in_loop();
+      Clock::system().now() + options.linger_time + kEndTime, [this, self = shared_from_this()] {
+        log(LogLevel::kWarning, "UCX did not close ", retiring.size(), " connections in time");
+        end_in_loop();
       });
 }
 
 void UcxContext::end_in_loop() {
-  const std::shared_ptr<UcxContext> self = shared_from_this();
+  const std::shared_ptr<LoopContext> self = shared_from_this();
   loop->cancel_in_loop(end_timer_);
-  loop->cancel_in_loop(pool_timer_);
   if (handler_id_ != 0) loop->remove_in_loop(worker->descriptor(), handler_id_);
   loop->forget_in_loop(*this);
   // What UCX has been given as memory must outlive it.
@@ -170,19 +163,7 @@ void UcxContext::end_in_loop() {
   for (const auto& connection : kept) connection->worker_ended_in_loop();
   touched_.clear();
   released_.clear();
-  ended = true;
-}
-
-void UcxContext::tend_pool_in_loop() {
-  if (pool_timer_ != 0) return;
-  pool_timer_ =
-      loop->schedule_in_loop(Clock::system().now() + pool->options().idle_time, [weak = weak_from_this()] {
-        const std::shared_ptr<UcxContext> self = weak.lock();
-        if (self == nullptr) return;
-        self->pool_timer_ = 0;
-        self->pool->trim(Clock::system().now());
-        if (self->pool->idle_bytes() > 0) self->tend_pool_in_loop();
-      });
+  LoopContext::end_if_done_in_loop();
 }
 
 }  // namespace gradwire::transport

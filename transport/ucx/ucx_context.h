@@ -2,7 +2,6 @@
 
 #include <ucp/api/ucp.h>
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -11,7 +10,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/statusor.h"
-#include "gradwire/transport/buffer_pool.h"
+#include "gradwire/transport/common/loop_context.h"
 #include "gradwire/transport/event_loop.h"
 #include "gradwire/transport/ucx/ucx_transport.h"
 #include "gradwire/transport/ucx/ucx_worker.h"
@@ -26,7 +25,7 @@ class UcxListener;
 // (calling listeners, closing endpoints, sending) happens behind them, when the connections that they touched settle.
 //
 // Its methods are for the loop's driver, but for the constructor and start().
-class UcxContext : public Pollable, public EventHandler, public std::enable_shared_from_this<UcxContext> {
+class UcxContext : public LoopContext, public Pollable, public EventHandler {
  public:
   UcxContext(UcxOptions given, std::shared_ptr<EventLoop> given_loop);
   ~UcxContext() override;
@@ -36,8 +35,15 @@ class UcxContext : public Pollable, public EventHandler, public std::enable_shar
   void start_in_loop();
   // The port. Unavailable with the cause.
   absl::StatusOr<int> listen_in_loop(Transport::AcceptHandler on_accept);
-  // Ends the connections, unless they flush, and then the worker.
-  void shut_down_in_loop();
+  void shut_down_in_loop() override;
+  // The worker ends after the last connection.
+  void end_if_done_in_loop() override;
+
+  // A pointer that keeps the context to it or one of its bases.
+  template <class Base>
+  std::shared_ptr<Base> keep() {
+    return std::shared_ptr<Base>(shared_from_this(), this);
+  }
 
   // The connection settles at the end of the round.
   void touch_in_loop(UcxConnection& connection);
@@ -52,24 +58,11 @@ class UcxContext : public Pollable, public EventHandler, public std::enable_shar
   // How endpoints tell of errors.
   ucp_err_handler_t error_handler_in_loop() { return {&UcxContext::on_endpoint_error, this}; }
 
-  // The pool has given memory: sees to it that it gives back what is not used for a while.
-  void tend_pool_in_loop();
-
   const UcxOptions options;
-  const std::shared_ptr<BufferPool> pool;
-  // Set before the first connection.
-  std::shared_ptr<EventLoop> loop;
+  // Belongs to the loop's driver, as what follows.
   std::unique_ptr<UcxWorker> worker;
-  // The transport has shut down and its worker is gone.
-  std::atomic<bool> ended{false};
-
-  // Those below belong to the loop's driver.
-
-  // Every connection whose on_closed has not come.
-  absl::flat_hash_set<std::shared_ptr<UcxConnection>> connections;
-  // Those after it, for which UCX has something under way still.
+  // Connections that have ended, for which UCX has something under way still.
   absl::flat_hash_set<std::shared_ptr<UcxConnection>> retiring;
-  bool shutting_down = false;
 
  private:
   // Pollable
@@ -88,7 +81,6 @@ class UcxContext : public Pollable, public EventHandler, public std::enable_shar
   static void on_endpoint_closed(void* request, ucs_status_t status, void* context);
 
   void settle_in_loop();
-  void end_if_done_in_loop();
   void end_in_loop();
 
   // UCX rings when there is news.
@@ -96,7 +88,6 @@ class UcxContext : public Pollable, public EventHandler, public std::enable_shar
   // UCX would not be armed: it has news.
   bool refused_arming_ = false;
   uint64_t handler_id_ = 0;
-  uint64_t pool_timer_ = 0;
   uint64_t end_timer_ = 0;
   int closing_endpoints_ = 0;
   std::unique_ptr<UcxListener> listener_;

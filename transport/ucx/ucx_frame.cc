@@ -5,7 +5,8 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/error.h"
-#include "gradwire/transport/tcp/frame.h"
+#include "gradwire/transport/common/message_sizes.h"
+#include "gradwire/transport/tcp/frame_format.h"
 
 namespace gradwire::transport {
 namespace {
@@ -14,19 +15,8 @@ constexpr char kMagic[4] = {'G', 'W', 'u', '1'};
 constexpr char kVersion = 1;
 constexpr std::size_t kSizeBytes = 8;
 
-template <class Integer>
-void write_integer(char* bytes, Integer value) {
-  for (std::size_t i = 0; i < sizeof(value); ++i) bytes[i] = static_cast<char>(value >> (8 * i));
-}
-
-template <class Integer>
-Integer read_integer(const char* bytes) {
-  Integer value = 0;
-  for (std::size_t i = 0; i < sizeof(value); ++i) {
-    value |= static_cast<Integer>(static_cast<unsigned char>(bytes[i])) << (8 * i);
-  }
-  return value;
-}
+using frame_format::read_integer;
+using frame_format::write_integer;
 
 }  // namespace
 
@@ -83,7 +73,7 @@ absl::Status UcxHead::check_data(uint64_t data_bytes, const Limits& limits) cons
     case Kind::kMessage:
       break;
   }
-  GRADWIRE_RETURN_IF_ERROR(check_frame_limits(length, number, limits));
+  GRADWIRE_RETURN_IF_ERROR(MessageSizes(limits).begin(length, number));
   const uint64_t least = kSizeBytes * number + length;
   if (data_bytes < least || data_bytes - least > number * kSeparateFrom) {
     return absl::InvalidArgumentError(absl::StrCat("a frame with a header of ", length, " bytes and ", number,
@@ -121,7 +111,7 @@ absl::StatusOr<UcxFrame> UcxFrame::parse(const UcxHead& head, absl::string_view 
     frame.sizes[i] = read_integer<uint64_t>(data.data() + kSizeBytes * i);
     if (frame.sizes[i] < UcxHead::kSeparateFrom) short_bytes += frame.sizes[i];
   }
-  GRADWIRE_RETURN_IF_ERROR(check_frame_limits(head.length, frame.sizes, limits));
+  GRADWIRE_RETURN_IF_ERROR(check_message_sizes(head.length, frame.sizes, limits));
   data.remove_prefix(kSizeBytes * frame.sizes.size());
   frame.header = data.substr(0, head.length);
   frame.buffers = data.substr(head.length);

@@ -70,10 +70,10 @@ void UcxListener::on_request(ucp_conn_request_h request, void* listener) {
 void UcxListener::accept_in_loop() {
   const std::vector<ucp_conn_request_h> requests = std::exchange(requests_, {});
   for (ucp_conn_request_h request : requests) {
-    auto connection = std::make_shared<UcxConnection>(context_.shared_from_this(), address_of(request));
+    auto connection = std::make_shared<UcxConnection>(context_.keep<UcxContext>(), address_of(request));
     std::shared_ptr<ConnectionListener> listener = on_accept_(connection);
     if (listener == nullptr) {
-      connection->refuse_in_loop();
+      connection->finish_in_loop(absl::PermissionDeniedError("refused"));
       ucp_listener_reject(listener_, request);
       context_.heat_in_loop();
       continue;

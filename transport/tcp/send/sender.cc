@@ -53,21 +53,14 @@ TcpSender::TcpSender(LoopConnection& connection, const Limits& limits, uint64_t 
 }
 
 absl::StatusOr<uint64_t> TcpSender::send(Message& message, bool& want_stripes) {
-  absl::Status within_limits = check_frame_limits(message, limits_);
-  if (!within_limits.ok()) {
-    return absl::ResourceExhaustedError(absl::StrCat("a message for ", connection_.peer_address(),
-                                                     " is too large: ", within_limits.message()));
-  }
+  GRADWIRE_RETURN_IF_ERROR(connection_.check_sendable(message, limits_));
   SendBatch* const batch = SendBatch::current();
   bool in_batch = false;
   bool first_in_batch = false;
   uint64_t ticket;
   {
     MutexLock lock(mutex_);
-    if (refusal_.has_value()) {
-      return absl::UnavailableError(
-          absl::StrCat("connection with ", connection_.peer_address(), " is closed: ", refusal_->message()));
-    }
+    if (refusal_.has_value()) return connection_.closed_error(*refusal_);
     ticket = next_ticket_++;
     if (message.byte_size() >= striping_.from_bytes) {
       sent_striped_ = true;

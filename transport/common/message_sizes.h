@@ -3,7 +3,9 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
+#include "absl/types/span.h"
 #include "gradwire/security/limits.h"
+#include "gradwire/transport/message.h"
 
 namespace gradwire::transport {
 
@@ -30,5 +32,9 @@ class MessageSizes {
   const Limits& limits_;
   uint64_t total_ = 0;
 };
+
+absl::Status check_message_sizes(uint64_t header_bytes, absl::Span<const uint64_t> buffer_sizes,
+                                 const Limits& limits);
+absl::Status check_message_sizes(const Message& message, const Limits& limits);
 
 }  // namespace gradwire::transport

@@ -1,6 +1,7 @@
-#include "gradwire/transport/shm/message_sizes.h"
+#include "gradwire/transport/common/message_sizes.h"
 
 #include "absl/strings/str_cat.h"
+#include "gradwire/base/error.h"
 
 namespace gradwire::transport {
 namespace {
@@ -31,6 +32,21 @@ absl::Status MessageSizes::refuse_buffer(uint64_t buffer_bytes) const {
     return over_limit("a buffer of bytes", buffer_bytes, "max_buffer_bytes", limits_.max_buffer_bytes);
   }
   return over_limit("bytes", total_, "max_message_bytes", limits_.max_message_bytes);
+}
+
+absl::Status check_message_sizes(uint64_t header_bytes, absl::Span<const uint64_t> buffer_sizes,
+                                 const Limits& limits) {
+  MessageSizes sizes(limits);
+  GRADWIRE_RETURN_IF_ERROR(sizes.begin(header_bytes, buffer_sizes.size()));
+  for (uint64_t size : buffer_sizes) GRADWIRE_RETURN_IF_ERROR(sizes.add(size));
+  return absl::OkStatus();
+}
+
+absl::Status check_message_sizes(const Message& message, const Limits& limits) {
+  MessageSizes sizes(limits);
+  GRADWIRE_RETURN_IF_ERROR(sizes.begin(message.header.size(), message.buffers.size()));
+  for (const Buffer& buffer : message.buffers) GRADWIRE_RETURN_IF_ERROR(sizes.add(buffer.size()));
+  return absl::OkStatus();
 }
 
 }  // namespace gradwire::transport

@@ -1,12 +1,9 @@
-// The part of UcxConnection that sends.
+#include "gradwire/transport/ucx/ucx_sender.h"
 
 #include <cstring>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "gradwire/base/error.h"
-#include "gradwire/transport/tcp/frame.h"
-#include "gradwire/transport/ucx/ucx_connection.h"
 
 namespace gradwire::transport {
 namespace {
@@ -25,14 +22,10 @@ absl::StatusOr<Buffer> copy_of(const Buffer& buffer, BufferPool& pool) {
 
 }  // namespace
 
-absl::StatusOr<uint64_t> UcxConnection::send(Message message) {
-  const absl::Status within_limits = check_frame_limits(message, context_->options.limits);
-  if (!within_limits.ok()) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("a message for ", peer_address_, " is too large: ", within_limits.message()));
-  }
-  auto outgoing = std::make_unique<UcxOutgoing>();
-  outgoing->connection = this;
+absl::StatusOr<uint64_t> UcxSender::send(Message message, bool& post) {
+  GRADWIRE_RETURN_IF_ERROR(connection_.check_sendable(message, context_.options.limits));
+  auto outgoing = std::make_unique<Outgoing>();
+  outgoing->sender = this;
   outgoing->bytes = message.byte_size();
   outgoing->frame = encode_ucx_frame(message);
   UcxHead head;
@@ -44,19 +37,15 @@ absl::StatusOr<uint64_t> UcxConnection::send(Message message) {
     if (buffer.size() < UcxHead::kSeparateFrom) continue;
     // UCX cannot be told to stop reading, and how long it reads is up to the other end.
     if (buffer.sharing() == Buffer::Sharing::kBorrowed) {
-      GRADWIRE_ASSIGN_OR_RETURN(buffer, copy_of(buffer, *context_->pool));
+      GRADWIRE_ASSIGN_OR_RETURN(buffer, copy_of(buffer, *context_.pool));
     }
     heads.push_back({UcxHead::Kind::kBuffer, 0, buffer.size(), static_cast<uint32_t>(i)});
     outgoing->buffers.emplace_back().buffer = std::move(buffer);
   }
   uint64_t ticket;
-  bool post;
   {
     MutexLock lock(mutex_);
-    if (state_ == State::kClosing || state_ == State::kClosed) {
-      return absl::UnavailableError(
-          absl::StrCat("connection with ", peer_address_, " is closed: ", close_reason_->message()));
-    }
+    if (refusal_.has_value()) return connection_.closed_error(*refusal_);
     ticket = next_ticket_++;
     head.sequence = ticket;
     outgoing->frame_piece.head = head.encode();
@@ -66,30 +55,56 @@ absl::StatusOr<uint64_t> UcxConnection::send(Message message) {
     }
     queued_bytes_.fetch_add(outgoing->bytes, std::memory_order_relaxed);
     queue_.push_back(std::move(outgoing));
-    post = !std::exchange(settle_posted_, true);
-  }
-  if (post) {
-    context_->loop->post([self = shared_from_this()] {
-      self->settle_in_loop();
-      self->context_->heat_in_loop();
-    });
+    post = !std::exchange(post_pending_, true);
   }
   return ticket;
 }
 
-void UcxConnection::post_queued_in_loop() {
-  if (!connected_ || endpoint_ == nullptr) return;
+void UcxSender::refuse(const absl::Status& reason) {
+  MutexLock lock(mutex_);
+  if (!refusal_.has_value()) refusal_ = reason;
+}
+
+void UcxSender::end(const absl::Status& reason) {
+  refuse(reason);
+  std::deque<std::unique_ptr<Outgoing>> unsent;
+  {
+    MutexLock lock(mutex_);
+    unsent.swap(queue_);
+  }
+  for (const auto& message : unsent) queued_bytes_.fetch_sub(message->bytes, std::memory_order_relaxed);
+}
+
+void UcxSender::start_in_loop(ucp_ep_h endpoint) {
+  endpoint_ = endpoint;
+  post_control_in_loop(UcxHead::Kind::kHello, 0);
+}
+
+void UcxSender::abandon_in_loop() {
+  for (std::unique_ptr<Outgoing>& message : posted_) abandoned_.push_back(std::move(message));
+  posted_.clear();
+}
+
+void UcxSender::worker_ended_in_loop() {
+  endpoint_ = nullptr;
+  posted_.clear();
+  abandoned_.clear();
+}
+
+void UcxSender::post_queued_in_loop() {
+  if (endpoint_ == nullptr) return;
   while (posted_.size() < kMaxPosted &&
-         (posted_.empty() || posted_bytes_ < context_->options.max_posted_bytes)) {
-    std::unique_ptr<UcxOutgoing> message;
+         (posted_.empty() || posted_bytes_ < context_.options.max_posted_bytes)) {
+    std::unique_ptr<Outgoing> message;
     uint64_t goodbye = 0;
     {
       MutexLock lock(mutex_);
       if (!queue_.empty()) {
         message = std::move(queue_.front());
         queue_.pop_front();
-      } else if (state_ == State::kClosing && !goodbye_sent_) {
-        goodbye = next_ticket_++;
+      } else {
+        post_pending_ = false;
+        if (refusal_.has_value() && !goodbye_sent_) goodbye = next_ticket_++;
       }
     }
     if (message != nullptr) {
@@ -102,15 +117,15 @@ void UcxConnection::post_queued_in_loop() {
   }
 }
 
-void UcxConnection::post_control_in_loop(UcxHead::Kind kind, uint64_t sequence) {
-  auto message = std::make_unique<UcxOutgoing>();
-  message->connection = this;
+void UcxSender::post_control_in_loop(UcxHead::Kind kind, uint64_t sequence) {
+  auto message = std::make_unique<Outgoing>();
+  message->sender = this;
   message->frame_piece.head = UcxHead{kind, sequence, 0, 0}.encode();
   post_in_loop(std::move(message));
 }
 
-void UcxConnection::post_in_loop(std::unique_ptr<UcxOutgoing> message) {
-  UcxOutgoing& posted = *message;
+void UcxSender::post_in_loop(std::unique_ptr<Outgoing> message) {
+  Outgoing& posted = *message;
   posted_.push_back(std::move(message));
   posted_bytes_ += posted.bytes;
   posted.endpoint = endpoint_;
@@ -120,7 +135,7 @@ void UcxConnection::post_in_loop(std::unique_ptr<UcxOutgoing> message) {
   const unsigned eager = posted.frame.size() <= kMaxEagerBytes ? UCP_AM_SEND_FLAG_EAGER : 0;
   post_piece_in_loop(posted.frame_piece, posted.frame.data(), posted.frame.size(),
                      UCP_AM_SEND_FLAG_REPLY | eager);
-  for (UcxOutgoing::Piece& piece : posted.buffers) {
+  for (Outgoing::Piece& piece : posted.buffers) {
     piece.message = &posted;
     post_piece_in_loop(piece, piece.buffer.data(), piece.buffer.size(),
                        UCP_AM_SEND_FLAG_REPLY | UCP_AM_SEND_FLAG_RNDV);
@@ -128,11 +143,11 @@ void UcxConnection::post_in_loop(std::unique_ptr<UcxOutgoing> message) {
   count_down_in_loop(posted);
 }
 
-void UcxConnection::post_piece_in_loop(UcxOutgoing::Piece& piece, const void* data, std::size_t bytes,
-                                       unsigned flags) {
+void UcxSender::post_piece_in_loop(Outgoing::Piece& piece, const void* data, std::size_t bytes,
+                                   unsigned flags) {
   ucp_request_param_t param = {};
   param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_FLAGS;
-  param.cb.send = &UcxConnection::on_sent;
+  param.cb.send = &UcxSender::on_sent;
   param.user_data = &piece;
   param.flags = flags;
   ++outstanding_;
@@ -141,23 +156,24 @@ void UcxConnection::post_piece_in_loop(UcxOutgoing::Piece& piece, const void* da
   if (!UCS_PTR_IS_PTR(request)) piece_left_in_loop(piece, UCS_PTR_STATUS(request));
 }
 
-void UcxConnection::on_sent(void* request, ucs_status_t status, void* user_data) {
+void UcxSender::on_sent(void* request, ucs_status_t status, void* user_data) {
   ucp_request_free(request);
-  auto* const piece = static_cast<UcxOutgoing::Piece*>(user_data);
-  piece->message->connection->piece_left_in_loop(*piece, status);
+  auto* const piece = static_cast<Outgoing::Piece*>(user_data);
+  piece->message->sender->piece_left_in_loop(*piece, status);
 }
 
-void UcxConnection::piece_left_in_loop(UcxOutgoing::Piece& piece, ucs_status_t status) {
+void UcxSender::piece_left_in_loop(Outgoing::Piece& piece, ucs_status_t status) {
   --outstanding_;
-  if (piece.buffer.data() != nullptr) context_->release_in_loop(std::exchange(piece.buffer, Buffer()));
-  UcxOutgoing& message = *piece.message;
-  // Of another attempt to connect nothing is of interest.
-  if (status != UCS_OK && message.endpoint == endpoint_) fail_in_loop(unavailable(ucs_status_string(status)));
-  context_->touch_in_loop(*this);
+  if (piece.buffer.data() != nullptr) context_.release_in_loop(std::exchange(piece.buffer, Buffer()));
+  Outgoing& message = *piece.message;
+  // What became of another attempt to connect does not matter.
+  settle_(status != UCS_OK && message.endpoint == endpoint_
+              ? absl::UnavailableError(ucs_status_string(status))
+              : absl::OkStatus());
   count_down_in_loop(message);
 }
 
-void UcxConnection::count_down_in_loop(UcxOutgoing& message) {
+void UcxSender::count_down_in_loop(Outgoing& message) {
   if (--message.pieces_left > 0) return;
   posted_bytes_ -= message.bytes;
   queued_bytes_.fetch_sub(message.bytes, std::memory_order_relaxed);
