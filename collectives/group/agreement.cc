@@ -16,9 +16,9 @@ namespace {
 
 // How long one wait takes before the reason to stop is looked for.
 constexpr absl::Duration kSlice = absl::Milliseconds(100);
-// What others give rank 0, whose deadline may be a little later than theirs, to tell its verdict.
+// Time that others give rank 0 for its verdict: its deadline may be a little later than theirs.
 constexpr absl::Duration kGrace = absl::Milliseconds(500);
-// What rank 0, which may host the store and end with its error, gives the others to hear of it.
+// Time that rank 0 gives the others to receive a refusal: it may host the store, and end with its error.
 constexpr absl::Duration kToBeHeard = absl::Seconds(2);
 
 std::string rank_key(absl::string_view key, int rank) { return absl::StrCat(key, "/", rank); }
@@ -39,18 +39,6 @@ absl::Status from_text(const std::string& text) {
   return absl::Status(static_cast<absl::StatusCode>(code), parts.second);
 }
 
-// A key's value, looked for in slices.
-absl::StatusOr<std::string> get(const Agreement& round, const std::string& key, absl::Time deadline) {
-  for (;;) {
-    const absl::Duration left = std::max(deadline - Clock::system().now(), absl::ZeroDuration());
-    absl::StatusOr<std::string> value =
-        round.store.try_get(key, round.interrupted == nullptr ? left : std::min(left, kSlice));
-    if (value.ok() || value.status().code() != absl::StatusCode::kDeadlineExceeded || left <= kSlice)
-      return value;
-    if (round.interrupted != nullptr) GRADWIRE_RETURN_IF_ERROR(round.interrupted());
-  }
-}
-
 // The first verdict counts.
 absl::StatusOr<std::string> publish(store::Store& store, absl::string_view key, const absl::Status& verdict,
                                     absl::Duration patience) {
@@ -62,7 +50,7 @@ absl::Status missing(const Agreement& round, const std::vector<int>& ranks) {
   return absl::DeadlineExceededError(absl::StrCat(name_ranks(named), " did not arrive"));
 }
 
-// Whether the ranks have come and do not agree: then all of them hear it before rank 0 goes.
+// Whether the ranks have come and do not agree: then all of them receive it before rank 0 goes.
 bool is_disagreement(const absl::Status& verdict) {
   return !verdict.ok() && verdict.code() != absl::StatusCode::kDeadlineExceeded;
 }
@@ -73,7 +61,7 @@ void wait_until_heard(const Agreement& round) {
   (void)round.store.try_wait(keys, kToBeHeard);
 }
 
-// Which ranks have not come by now.
+// The ranks that have not come by now.
 absl::StatusOr<std::vector<int>> look_who_is_missing(const Agreement& round) {
   std::vector<int> ranks;
   for (int rank = 0; rank < round.size; ++rank) {
@@ -88,7 +76,8 @@ absl::StatusOr<std::vector<int>> look_who_is_missing(const Agreement& round) {
 
 absl::Status judge_all(const Agreement& round, absl::string_view own, const Judge& judge) {
   for (int rank = 1; rank < round.size; ++rank) {
-    const absl::StatusOr<std::string> text = get(round, rank_key(round.key, rank), round.deadline);
+    const absl::StatusOr<std::string> text =
+        wait_for_key(round.store, rank_key(round.key, rank), round.deadline, round.interrupted);
     if (!text.ok()) {
       if (text.status().code() != absl::StatusCode::kDeadlineExceeded) return text.status();
       GRADWIRE_ASSIGN_OR_RETURN(const std::vector<int> ranks, look_who_is_missing(round));
@@ -104,6 +93,17 @@ absl::Status judge_all(const Agreement& round, absl::string_view own, const Judg
 
 }  // namespace
 
+absl::StatusOr<std::string> wait_for_key(store::Store& store, const std::string& key, absl::Time deadline,
+                                         const std::function<absl::Status()>& interrupted) {
+  while (true) {
+    if (interrupted != nullptr) GRADWIRE_RETURN_IF_ERROR(interrupted());
+    const absl::Duration left = std::max(deadline - Clock::system().now(), absl::ZeroDuration());
+    absl::StatusOr<std::string> value =
+        store.try_get(key, interrupted == nullptr ? left : std::min(left, kSlice));
+    if (!absl::IsDeadlineExceeded(value.status()) || left <= kSlice) return value;
+  }
+}
+
 std::string name_ranks(const std::vector<int>& ranks) {
   return absl::StrCat(ranks.size() == 1 ? "rank " : "ranks ", absl::StrJoin(ranks, ", "));
 }
@@ -118,7 +118,8 @@ absl::Status agree(const Agreement& round, absl::string_view text, const Judge& 
     if (is_disagreement(told)) wait_until_heard(round);
     return told;
   }
-  const absl::StatusOr<std::string> verdict = get(round, verdict_key(round.key), round.deadline + kGrace);
+  const absl::StatusOr<std::string> verdict =
+      wait_for_key(round.store, verdict_key(round.key), round.deadline + kGrace, round.interrupted);
   if (verdict.ok()) {
     const absl::Status told = from_text(*verdict);
     if (is_disagreement(told)) (void)round.store.try_set(heard_key(round.key, round.rank), "", kToBeHeard);
@@ -139,13 +140,11 @@ absl::Status MonitoredBarrier::run(store::Store& store, int rank, int size, absl
                                    bool name_all, const std::function<absl::Status()>& interrupted) {
   const auto key = [](int64_t number) { return absl::StrCat("monitored_barrier/", number); };
   const int64_t round = next_++;
-  const absl::Time deadline =
-      timeout == absl::InfiniteDuration() ? absl::InfiniteFuture() : Clock::system().now() + timeout;
   const absl::Status status = agree({.store = store,
                                      .key = key(round),
                                      .rank = rank,
                                      .size = size,
-                                     .deadline = deadline,
+                                     .deadline = Clock::system().now() + timeout,
                                      .interrupted = interrupted,
                                      .name_all = name_all},
                                     "");
@@ -154,7 +153,7 @@ absl::Status MonitoredBarrier::run(store::Store& store, int rank, int size, absl
         absl::StrCat(status.message(), " within ", absl::FormatDuration(timeout)));
   }
   GRADWIRE_RETURN_IF_ERROR(status);
-  // Who has come to this one is through with those before.
+  // A rank that has come to this one is through with those before.
   for (; rank == 0 && forgotten_ < round; ++forgotten_) forget(store, key(forgotten_), size);
   return absl::OkStatus();
 }

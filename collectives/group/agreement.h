@@ -12,11 +12,12 @@
 
 namespace gradwire::collectives {
 
-// A round in which every rank of a group brings a text to the store and all get one verdict. Rank 0 looks at the texts as
-// they come. One that comes too late gets the verdict too, so that all have been through equally many rounds.
+// A round in which every rank of a group brings a text to the store and all get one verdict. Rank 0 looks at
+// the texts as they come. One that comes too late gets the verdict too, so that all have been through equally
+// many rounds.
 struct Agreement {
   store::Store& store;
-  // Of this round alone.
+  // Used by this round alone.
   std::string key;
   int rank = 0;
   int size = 1;
@@ -28,7 +29,7 @@ struct Agreement {
   bool name_all = true;
 };
 
-// What rank 0 finds of another rank's text; its own is `first`.
+// Rank 0's judgement of another rank's text; its own is `first`.
 using Judge = std::function<absl::Status(int rank, absl::string_view first, absl::string_view text)>;
 
 // Errors: the judge's, on every rank; DeadlineExceeded that names the ranks that did not come; the store's.
@@ -48,6 +49,10 @@ class MonitoredBarrier {
   int64_t next_ = 0;
   int64_t forgotten_ = 0;
 };
+
+// The value of a key when it is there, waited for in slices, so that `interrupted` is asked.
+absl::StatusOr<std::string> wait_for_key(store::Store& store, const std::string& key, absl::Time deadline,
+                                         const std::function<absl::Status()>& interrupted);
 
 // "rank 3", "ranks 3, 5".
 std::string name_ranks(const std::vector<int>& ranks);

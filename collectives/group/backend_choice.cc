@@ -21,54 +21,43 @@ class TwoBackends : public GroupBackend {
       : cpu_(std::move(cpu)), cuda_(std::move(cuda)) {}
 
   absl::Status broadcast(at::Tensor tensor, int root, absl::Time deadline) override {
-    GroupBackend& backend = of(tensor);
-    return backend.broadcast(std::move(tensor), root, deadline);
+    return of(tensor).broadcast(std::move(tensor), root, deadline);
   }
   absl::Status reduce(at::Tensor tensor, int root, const Reduction& op, absl::Time deadline) override {
-    GroupBackend& backend = of(tensor);
-    return backend.reduce(std::move(tensor), root, op, deadline);
+    return of(tensor).reduce(std::move(tensor), root, op, deadline);
   }
   absl::Status all_reduce(at::Tensor tensor, const Reduction& op, absl::Time deadline) override {
-    GroupBackend& backend = of(tensor);
-    return backend.all_reduce(std::move(tensor), op, deadline);
+    return of(tensor).all_reduce(std::move(tensor), op, deadline);
   }
   absl::Status gather(at::Tensor tensor, Tensors outputs, int root, absl::Time deadline) override {
-    GroupBackend& backend = of(tensor);
-    return backend.gather(std::move(tensor), std::move(outputs), root, deadline);
+    return of(tensor).gather(std::move(tensor), std::move(outputs), root, deadline);
   }
   absl::Status all_gather(at::Tensor tensor, Tensors outputs, absl::Time deadline) override {
-    GroupBackend& backend = of(tensor);
-    return backend.all_gather(std::move(tensor), std::move(outputs), deadline);
+    return of(tensor).all_gather(std::move(tensor), std::move(outputs), deadline);
   }
   absl::Status scatter(at::Tensor tensor, Tensors inputs, int root, absl::Time deadline) override {
-    GroupBackend& backend = of(tensor);
-    return backend.scatter(std::move(tensor), std::move(inputs), root, deadline);
+    return of(tensor).scatter(std::move(tensor), std::move(inputs), root, deadline);
   }
   absl::Status reduce_scatter(at::Tensor output, Tensors inputs, const Reduction& op,
                               absl::Time deadline) override {
-    GroupBackend& backend = of(output);
-    return backend.reduce_scatter(std::move(output), std::move(inputs), op, deadline);
+    return of(output).reduce_scatter(std::move(output), std::move(inputs), op, deadline);
   }
   absl::Status all_to_all(Tensors outputs, Tensors inputs, absl::Time deadline) override {
-    GroupBackend& backend = of(outputs.front());
-    return backend.all_to_all(std::move(outputs), std::move(inputs), deadline);
+    return of(outputs.front()).all_to_all(std::move(outputs), std::move(inputs), deadline);
   }
   absl::Status all_gather_into_tensor(at::Tensor output, at::Tensor input, int size,
                                       absl::Time deadline) override {
-    GroupBackend& backend = of(output);
-    return backend.all_gather_into_tensor(std::move(output), std::move(input), size, deadline);
+    return of(output).all_gather_into_tensor(std::move(output), std::move(input), size, deadline);
   }
   absl::Status reduce_scatter_tensor(at::Tensor output, at::Tensor input, const Reduction& op, int size,
                                      absl::Time deadline) override {
-    GroupBackend& backend = of(output);
-    return backend.reduce_scatter_tensor(std::move(output), std::move(input), op, size, deadline);
+    return of(output).reduce_scatter_tensor(std::move(output), std::move(input), op, size, deadline);
   }
   absl::Status all_to_all_single(at::Tensor output, at::Tensor input,
                                  const std::vector<int64_t>& output_splits,
                                  const std::vector<int64_t>& input_splits, absl::Time deadline) override {
-    GroupBackend& backend = of(output);
-    return backend.all_to_all_single(std::move(output), std::move(input), output_splits, input_splits,
-                                     deadline);
+    return of(output).all_to_all_single(std::move(output), std::move(input), output_splits, input_splits,
+                                        deadline);
   }
   absl::Status barrier(absl::Time deadline) override { return use(*cpu_).barrier(deadline); }
   // Devices are named where they are to be waited for.
@@ -76,12 +65,10 @@ class TwoBackends : public GroupBackend {
     return use(device_ids.empty() ? *cpu_ : *cuda_).barrier_on(device_ids, deadline);
   }
   Future<void> send(at::Tensor tensor, int dst, int tag, absl::Time deadline) override {
-    GroupBackend& backend = of(tensor);
-    return backend.send(std::move(tensor), dst, tag, deadline);
+    return of(tensor).send(std::move(tensor), dst, tag, deadline);
   }
   Future<int> receive(at::Tensor tensor, int src, int tag, absl::Time deadline) override {
-    GroupBackend& backend = of(tensor);
-    return backend.receive(std::move(tensor), src, tag, deadline);
+    return of(tensor).receive(std::move(tensor), src, tag, deadline);
   }
   void abort(const absl::Status& reason) override {
     cpu_->abort(reason);
@@ -104,11 +91,12 @@ class TwoBackends : public GroupBackend {
     last_ = &backend;
     return backend;
   }
+  // Called before the arguments of the call on its result are evaluated, which may move the tensor away.
   GroupBackend& of(const at::Tensor& tensor) { return use(tensor.is_cpu() ? *cpu_ : *cuda_); }
 
   const std::unique_ptr<GroupBackend> cpu_;
   const std::unique_ptr<GroupBackend> cuda_;
-  // What the calling thread used last, to be asked what it has enqueued right after.
+  // The backend that the calling thread used last, which take_enqueued() asks right after.
   static thread_local GroupBackend* last_;
 };
 

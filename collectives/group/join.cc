@@ -29,16 +29,6 @@ namespace {
 // Raised when the ranks of a group no longer understand those of the last.
 constexpr int kProtocolVersion = 1;
 
-absl::Time deadline_of(absl::Duration timeout) {
-  return timeout == absl::InfiniteDuration() ? absl::InfiniteFuture() : Clock::system().now() + timeout;
-}
-
-absl::Duration left_until(absl::Time deadline) {
-  return deadline == absl::InfiniteFuture()
-             ? absl::InfiniteDuration()
-             : std::max(deadline - Clock::system().now(), absl::ZeroDuration());
-}
-
 absl::Status check_options(const ProcessGroupOptions& options) {
   if (options.timeout <= absl::ZeroDuration()) {
     return absl::InvalidArgumentError(
@@ -57,7 +47,7 @@ absl::Status check_options(const ProcessGroupOptions& options) {
   return absl::OkStatus();
 }
 
-// What the launcher of a backend (mpirun) knows, where the caller does not say.
+// Takes from the launcher of a backend (mpirun) what the caller does not say.
 absl::Status ask_launcher(const BackendEntry& entry, ProcessGroupOptions& options) {
   if (entry.launch_place == nullptr) return absl::OkStatus();
   GRADWIRE_ASSIGN_OR_RETURN(const auto place, entry.launch_place());
@@ -78,7 +68,8 @@ absl::Status ask_launcher(const BackendEntry& entry, ProcessGroupOptions& option
   return absl::OkStatus();
 }
 
-// A name that the rendezvous of an rpc agent at the same address, or in the same store, does not have: a job may have both.
+// A name that the rendezvous of an rpc agent at the same address, or in the same store, does not have: a job
+// may have both.
 std::string rendezvous_name(const ProcessGroupOptions& options) {
   return absl::StrCat("process_group", options.group_name.empty() ? "" : ":", options.group_name);
 }
@@ -88,7 +79,9 @@ absl::Status find_place(const BackendEntry& entry, ProcessGroupOptions& options,
   if (options.store == nullptr) GRADWIRE_RETURN_IF_ERROR(ask_launcher(entry, options));
   // A group that has been destroyed keeps its store for as long as somebody has a pointer to it.
   const store::RendezvousOptions how{
-      .timeout = left_until(deadline), .group_name = rendezvous_name(options), .again = true};
+      .timeout = std::max(deadline - Clock::system().now(), absl::ZeroDuration()),
+      .group_name = rendezvous_name(options),
+      .again = true};
   absl::StatusOr<store::Rendezvous> found =
       options.store != nullptr
           ? store::rendezvous(options.store, options.rank, options.world_size, how)
@@ -128,13 +121,25 @@ absl::Status compare_lines(int rank, absl::string_view first, absl::string_view 
                                                  only_in(theirs, mine)));
 }
 
-// Makes this rank's end, and hears how the others fared.
-absl::StatusOr<std::unique_ptr<GroupBackend>> make_together(const BackendChoice& choice,
-                                                            const BackendContext& context, Agreement round) {
-  absl::StatusOr<std::unique_ptr<GroupBackend>> backend = make_backend(choice, context);
+// This rank's end of a group whose name, rank and ranks are in `parts`, when all ranks have made theirs.
+absl::StatusOr<std::shared_ptr<ProcessGroup>> make_together(const BackendChoice& choice, GroupParts parts,
+                                                            Agreement round,
+                                                            std::shared_ptr<void> world_state) {
+  parts.stage_to_host = describe_devices(choice, parts.checks);
+  round.key = "made";
+  round.rank = parts.checks.rank;
+  round.size = static_cast<int>(parts.checks.ranks.size());
+  absl::StatusOr<std::unique_ptr<GroupBackend>> backend =
+      make_backend(choice, {.store = std::make_shared<store::PrefixStore>("backend", parts.store),
+                            .group = parts.name,
+                            .rank = round.rank,
+                            .size = round.size,
+                            .world_ranks = parts.checks.ranks,
+                            .timeout = parts.options.timeout,
+                            .device_id = parts.options.device_id,
+                            .options = parts.options.options,
+                            .world_state = std::move(world_state)});
   const std::string text = backend.ok() ? "" : backend.status().ToString();
-  round.rank = context.rank;
-  round.size = context.size;
   const absl::Status all =
       agree(round, text, [](int rank, absl::string_view, absl::string_view other) -> absl::Status {
         if (other.empty()) return absl::OkStatus();
@@ -142,7 +147,10 @@ absl::StatusOr<std::unique_ptr<GroupBackend>> make_together(const BackendChoice&
       });
   if (!backend.ok()) return with_context(backend.status(), absl::StrCat("the backend ", to_string(choice)));
   GRADWIRE_RETURN_IF_ERROR(all);
-  return backend;
+  log(LogLevel::kInfo, "process group \"", parts.name, "\": joined as rank ", round.rank, " of ", round.size,
+      ", backend ", to_string(choice));
+  parts.backend = *std::move(backend);
+  return std::make_shared<ProcessGroupImpl>(std::move(parts));
 }
 
 // The rest of join(), when this rank has its place.
@@ -161,28 +169,15 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> meet(ProcessGroupOptions options, 
   parts.checks.rank = options.rank;
   parts.checks.ranks.resize(static_cast<std::size_t>(options.world_size));
   std::iota(parts.checks.ranks.begin(), parts.checks.ranks.end(), 0);
-  parts.stage_to_host = describe_devices(choice, parts.checks);
-  const BackendContext context{.store = std::make_shared<store::PrefixStore>("backend", store),
-                               .group = parts.name,
-                               .rank = options.rank,
-                               .size = options.world_size,
-                               .world_ranks = parts.checks.ranks,
-                               .timeout = options.timeout,
-                               .device_id = options.device_id,
-                               .options = options.options};
-  round.key = "made";
-  GRADWIRE_ASSIGN_OR_RETURN(parts.backend, make_together(choice, context, round));
-  log(LogLevel::kInfo, "process group \"", parts.name, "\": joined as rank ", options.rank, " of ",
-      options.world_size, ", backend ", to_string(choice));
   parts.options = std::move(options);
   parts.store = store;
-  return std::make_shared<ProcessGroupImpl>(std::move(parts));
+  return make_together(choice, std::move(parts), round, /*world_state=*/nullptr);
 }
 
 absl::StatusOr<std::shared_ptr<ProcessGroup>> join(ProcessGroupOptions options) {
   GRADWIRE_RETURN_IF_ERROR(check_options(options));
   GRADWIRE_ASSIGN_OR_RETURN(const BackendChoice choice, choose_backend(options.backend));
-  const absl::Time deadline = deadline_of(options.timeout);
+  const absl::Time deadline = Clock::system().now() + options.timeout;
   GRADWIRE_RETURN_IF_ERROR(find_place(*find_backend(choice.kind), options, deadline));
   return meet(std::move(options), choice, deadline);
 }
@@ -243,7 +238,7 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> make_group(GroupRequest request) {
                   .key = "asked",
                   .rank = world.rank(),
                   .size = world.size(),
-                  .deadline = deadline_of(world.timeout()),
+                  .deadline = Clock::system().now() + world.timeout(),
                   .interrupted = request.interrupted};
   const std::string asked =
       absl::StrCat("ranks ", absl::StrJoin(ranks, ", "), ", timeout ", absl::FormatDuration(options.timeout),
@@ -264,27 +259,13 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> make_group(GroupRequest request) {
   parts.name = name;
   parts.is_world = false;
   parts.checks.rank = static_cast<int>(own - ranks.begin());
-  parts.checks.ranks = std::move(ranks);
-  parts.stage_to_host = describe_devices(choice, parts.checks);
-  const bool same = choice.kind == worlds.kind && choice.with_nccl == worlds.with_nccl;
-  const BackendContext context{.store = std::make_shared<store::PrefixStore>("backend", store),
-                               .group = name,
-                               .rank = parts.checks.rank,
-                               .size = static_cast<int>(parts.checks.ranks.size()),
-                               .world_ranks = parts.checks.ranks,
-                               .timeout = options.timeout,
-                               .device_id = options.device_id,
-                               .options = options.options,
-                               .world_state = same ? request.world_state : nullptr};
-  round.key = "made";
-  absl::StatusOr<std::unique_ptr<GroupBackend>> backend = make_together(choice, context, round);
-  if (!backend.ok()) return explain_ranks(backend.status(), parts.checks.ranks);
-  log(LogLevel::kInfo, "process group \"", name, "\": joined as rank ", parts.checks.rank, " of ",
-      parts.checks.ranks.size(), ", backend ", to_string(choice));
-  parts.backend = *std::move(backend);
+  parts.checks.ranks = ranks;
   parts.options = std::move(options);
   parts.store = store;
-  return std::make_shared<ProcessGroupImpl>(std::move(parts));
+  const bool same = choice.kind == worlds.kind && choice.with_nccl == worlds.with_nccl;
+  absl::StatusOr<std::shared_ptr<ProcessGroup>> group =
+      make_together(choice, std::move(parts), round, same ? request.world_state : nullptr);
+  return group.ok() ? group : explain_ranks(group.status(), ranks);
 }
 
 }  // namespace gradwire::collectives
