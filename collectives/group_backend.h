@@ -112,9 +112,6 @@ class GroupBackend {
   // Ends what is under way here and, as far as the backend can, at the other members; everything fails with `reason`
   // from now on. From any thread, also while a collective runs.
   virtual void abort(const absl::Status& reason) = 0;
-  // Whether collectives on tensors of such a device return when they are enqueued. Asynchronous ones are then made on
-  // their caller's thread.
-  virtual bool enqueues(c10::DeviceType device) const { return false; }
   // What the calling thread's last collective left on a device; nullptr when it had ended.
   virtual std::unique_ptr<Enqueued> take_enqueued() { return nullptr; }
   // nullptr where there is but one device for each rank.

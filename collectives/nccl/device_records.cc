@@ -7,17 +7,16 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "gradwire/base/clock.h"
 #include "gradwire/base/error.h"
+#include "gradwire/collectives/group/agreement.h"
 
 namespace gradwire::collectives::nccl {
 namespace {
 
 constexpr std::size_t kMostDevices = 128;
 constexpr std::size_t kMostText = 512;
-constexpr absl::Duration kSlice = absl::Milliseconds(100);
 
 // Fields are told apart by blanks, lines by newlines; "-" stands for nothing.
 std::string field(absl::string_view text) { return text.empty() ? "-" : std::string(text); }
@@ -115,17 +114,6 @@ absl::Status check_devices(const std::vector<RankRecord>& records, const std::ve
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::string> wait_for_key(store::Store& store, const std::string& key, absl::Time deadline,
-                                         const std::function<absl::Status()>& interrupted) {
-  for (;;) {
-    if (interrupted != nullptr) GRADWIRE_RETURN_IF_ERROR(interrupted());
-    const absl::Duration left = std::max(deadline - Clock::system().now(), absl::ZeroDuration());
-    absl::StatusOr<std::string> value = store.try_get(key, std::min(left, kSlice));
-    if (value.ok() || value.status().code() != absl::StatusCode::kDeadlineExceeded || left <= kSlice)
-      return value;
-  }
-}
-
 absl::StatusOr<std::vector<RankRecord>> gather_records(const Gathering& gathering, const RankRecord& own) {
   const auto key = [&](std::size_t place) {
     return absl::StrCat(gathering.key, "/", gathering.ranks[place]);
@@ -147,9 +135,8 @@ absl::StatusOr<std::vector<RankRecord>> gather_records(const Gathering& gatherin
     records[place] = *std::move(record);
   }
   if (!missing.empty()) {
-    return absl::DeadlineExceededError(absl::StrCat(missing.size() == 1 ? "rank " : "ranks ",
-                                                    absl::StrJoin(missing, ", "),
-                                                    " did not come to set up NCCL's communicator"));
+    return absl::DeadlineExceededError(
+        absl::StrCat(name_ranks(missing), " did not come to set up NCCL's communicator"));
   }
   GRADWIRE_RETURN_IF_ERROR(check_devices(records, gathering.ranks));
   return records;

@@ -11,8 +11,8 @@
 #include "gradwire/base/process/process_identity.h"
 #include "gradwire/store/store.h"
 
-// What ranks tell one another through the store before NCCL is started: two of them on one GPU would wait for ever, or
-// fail with words that name nobody.
+// Ranks exchange their devices through the store before NCCL is started: two of them on one GPU would wait
+// indefinitely, or fail with a message that names no rank.
 namespace gradwire::collectives::nccl {
 
 struct DeviceRecord {
@@ -31,17 +31,18 @@ struct RankRecord {
 };
 
 std::string encode(const RankRecord& record);
-// InvalidArgument for what is none. At most 128 devices.
+// InvalidArgument for text that is not a record. At most 128 devices.
 absl::StatusOr<RankRecord> decode(absl::string_view text);
 
-// `ranks`: how each is called in messages. InvalidArgument when two ranks, or one twice, have a GPU, which names both and
-// the device on both; or when they bring different numbers of devices.
+// `ranks`: how each is called in messages. InvalidArgument when two ranks, or one twice, have a GPU, which
+// names both and the device on both; or when they bring different numbers of devices.
 absl::Status check_devices(const std::vector<RankRecord>& records, const std::vector<int>& ranks);
 
-// One member's part in gathering the records of `ranks`, of which it is entry `place`. All come to the same result.
+// One member's part in gathering the records of `ranks`, of which it is entry `place`. All come to the same
+// result.
 struct Gathering {
   store::Store& store;
-  // Of this gathering alone.
+  // Used by this gathering alone.
   std::string key;
   std::vector<int> ranks;
   std::size_t place = 0;
@@ -52,9 +53,5 @@ struct Gathering {
 
 // Checked already. DeadlineExceeded that names the ranks that did not come.
 absl::StatusOr<std::vector<RankRecord>> gather_records(const Gathering& gathering, const RankRecord& own);
-
-// The value of a key when it is there, looked for in slices, so that `interrupted` is asked.
-absl::StatusOr<std::string> wait_for_key(store::Store& store, const std::string& key, absl::Time deadline,
-                                         const std::function<absl::Status()>& interrupted);
 
 }  // namespace gradwire::collectives::nccl

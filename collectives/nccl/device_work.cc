@@ -51,6 +51,11 @@ void DeviceWork::order_current_streams() {
   }
 }
 
+LastWork& last_work() {
+  thread_local LastWork last;
+  return last;
+}
+
 void EnqueuedWork::order_current_stream() {
   work_->order_current_streams();
   if (!blocks_) return;

@@ -37,7 +37,16 @@ class DeviceWork final : public WatchedWork {
   std::optional<absl::Status> verdict_ ABSL_GUARDED_BY(mutex_);
 };
 
-// What the group hands out of it.
+// Device work that the calling thread's last operation left, and its group.
+struct LastWork {
+  const GroupWatch* group = nullptr;
+  std::shared_ptr<DeviceWork> work;
+  // As EnqueuedWork's.
+  bool blocks = false;
+};
+LastWork& last_work();
+
+// The form in which the group hands it out.
 class EnqueuedWork final : public Enqueued {
  public:
   // `blocks`: ordering the stream also waits on the host until it has ended, and throws its Error: a barrier.

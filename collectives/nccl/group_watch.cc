@@ -8,6 +8,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "gradwire/base/error.h"
+#include "gradwire/collectives/group/agreement.h"
 
 namespace gradwire::collectives::nccl {
 namespace {
@@ -17,7 +18,7 @@ constexpr absl::Duration kDeviceInterval = absl::Milliseconds(5);
 constexpr absl::Duration kStoreInterval = absl::Milliseconds(250);
 // Between looks when nothing is under way.
 constexpr absl::Duration kIdleInterval = absl::Seconds(1);
-// How long telling the others may take.
+// How long a write for the others may take.
 constexpr absl::Duration kTellTimeout = absl::Seconds(1);
 // A device is not asked about more that has not ended than this: most of it is queued behind the first.
 constexpr int kMostOpenAsked = 16;
@@ -36,10 +37,6 @@ absl::Status from_text(absl::string_view text) {
     return absl::AbortedError("a rank has given up, and what it wrote of the reason is malformed");
   }
   return absl::Status(static_cast<absl::StatusCode>(code), parts.second.substr(0, kMostReason + 32));
-}
-
-std::string name_ranks(const std::vector<std::string>& names) {
-  return absl::StrCat(names.size() == 1 ? "rank " : "ranks ", absl::StrJoin(names, ", "));
 }
 
 }  // namespace
@@ -128,7 +125,7 @@ absl::Duration GroupWatch::look() {
     ended.push_back(entry.work.get());
     return true;
   });
-  // What has ended is destroyed without the lock.
+  // Entries that have ended are destroyed without the lock.
   std::vector<Entry> dropped;
   {
     MutexLock lock(mutex_);
@@ -203,7 +200,7 @@ void GroupWatch::look_for_processes() {
     if (processes_[rank].has_value()) continue;
     const absl::StatusOr<std::string> text =
         store.try_get(absl::StrCat("process/", rank), absl::ZeroDuration());
-    // What is malformed is a process of which nothing is known.
+    // Nothing is known of a process whose record is malformed.
     if (text.ok()) processes_[rank] = decode_process(*text).value_or(ProcessIdentity());
   }
 }
@@ -252,7 +249,7 @@ absl::Status GroupWatch::expired(const Entry& entry) {
     return absl::DeadlineExceededError(
         absl::StrCat(what, "; rank ", options_.ranks[entry.peer], " did not arrive"));
   }
-  std::vector<std::string> late;
+  std::vector<int> late;
   for (std::size_t rank = 0; rank < options_.ranks.size() && entry.number != 0; ++rank) {
     if (static_cast<int>(rank) == options_.rank) continue;
     const absl::StatusOr<std::string> text =
@@ -260,7 +257,7 @@ absl::Status GroupWatch::expired(const Entry& entry) {
     uint64_t count = 0;
     const bool unknown = !text.ok() && text.status().code() != absl::StatusCode::kDeadlineExceeded;
     if (unknown || (text.ok() && !absl::SimpleAtoi(*text, &count)) || count >= entry.number) continue;
-    late.push_back(absl::StrCat(options_.ranks[rank]));
+    late.push_back(options_.ranks[rank]);
   }
   if (late.empty()) return absl::DeadlineExceededError(absl::StrCat(what, "; all ranks had begun it"));
   return absl::DeadlineExceededError(absl::StrCat(what, "; ", name_ranks(late), " did not arrive"));

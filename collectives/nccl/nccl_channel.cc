@@ -3,14 +3,10 @@
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAGuard.h>
 
-#include <algorithm>
 #include <utility>
-#include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "gradwire/base/error.h"
-#include "gradwire/collectives/nccl/device_records.h"
-#include "gradwire/collectives/nccl/nccl_group.h"
+#include "gradwire/collectives/nccl/nccl_connect.h"
 #include "gradwire/collectives/nccl/nccl_status.h"
 
 namespace gradwire::collectives::nccl {
@@ -72,12 +68,21 @@ absl::Status NcclChannel::deliver(Message& message) {
                           }};
   std::shared_ptr<NcclComms> comms = this->comms();
   if (comms == nullptr) {
-    GRADWIRE_ASSIGN_OR_RETURN(comms, connect(patience));
+    // The one that sends is rank 0 of the two.
+    const auto [from, to] =
+        options_.sends ? std::pair(options_.rank, options_.peer) : std::pair(options_.peer, options_.rank);
+    GRADWIRE_ASSIGN_OR_RETURN(comms, connect({.store = *options_.store,
+                                              .key = options_.key,
+                                              .ranks = {from, to},
+                                              .place = options_.sends ? 0U : 1U,
+                                              .deadline = patience.deadline,
+                                              .interrupted = patience.interrupted},
+                                             {options_.device}));
     {
       MutexLock lock(mutex_);
       comms_ = comms;
     }
-    // Whoever failed the group meanwhile did not see it.
+    // A failure meanwhile has not ended this communicator.
     const absl::Status failed = options_.watch->failure();
     if (!failed.ok()) {
       comms->abort();
@@ -97,24 +102,6 @@ absl::Status NcclChannel::deliver(Message& message) {
       patience));
   message.work->record({stream});
   return absl::OkStatus();
-}
-
-absl::StatusOr<std::shared_ptr<NcclComms>> NcclChannel::connect(const Patience& patience) {
-  // The one that sends is rank 0 of the two.
-  std::vector<int> ranks = {options_.rank, options_.peer};
-  if (!options_.sends) std::swap(ranks[0], ranks[1]);
-  GRADWIRE_RETURN_IF_ERROR(gather_records({.store = *options_.store,
-                                           .key = absl::StrCat(options_.key, "/devices"),
-                                           .ranks = ranks,
-                                           .place = options_.sends ? 0U : 1U,
-                                           .deadline = patience.deadline,
-                                           .interrupted = patience.interrupted},
-                                          own_record({options_.device}))
-                               .status());
-  GRADWIRE_ASSIGN_OR_RETURN(
-      const ncclUniqueId id,
-      share_id(*options_.store, absl::StrCat(options_.key, "/id"), options_.sends, patience));
-  return NcclComms::create(id, options_.sends ? 0 : 1, 2, {options_.device}, patience);
 }
 
 }  // namespace gradwire::collectives::nccl

@@ -17,14 +17,15 @@
 
 namespace gradwire::collectives::nccl {
 
-// Messages of one tag from one rank to another, in their order: a communicator of the two, a stream, and a thread that
-// waits for the other side, so that nobody's call does and no message waits for one of another channel. CUDA gives streams
-// a limited number of queues (CUDA_DEVICE_MAX_CONNECTIONS): who lets many channels wait at once raises it.
+// Messages of one tag from one rank to another, in their order: a communicator of the two, a stream, and a
+// thread that waits for the other side, so that nobody's call does and no message waits for one of another
+// channel. CUDA gives streams a limited number of queues (CUDA_DEVICE_MAX_CONNECTIONS): who lets many
+// channels wait at once raises it.
 class NcclChannel {
  public:
   struct Options {
     std::shared_ptr<store::Store> store;
-    // Of this channel, on both sides.
+    // The same on both sides, and used by this channel alone.
     std::string key;
     bool sends = false;
     int rank = 0;
@@ -49,7 +50,7 @@ class NcclChannel {
 
   c10::Device device() const { return options_.device; }
   void post(Message message);
-  // What is posted and not yet in the stream fails.
+  // Messages that are posted and not yet in the stream fail.
   void stop();
   // nullptr before there is one.
   std::shared_ptr<NcclComms> comms() const;
@@ -57,7 +58,6 @@ class NcclChannel {
  private:
   void run();
   absl::Status deliver(Message& message);
-  absl::StatusOr<std::shared_ptr<NcclComms>> connect(const Patience& patience);
 
   const Options options_;
 

@@ -1,160 +1,171 @@
-// The collectives that NCCL has, and the barrier.
+#include "gradwire/collectives/nccl/nccl_collectives.h"
+
 #include <ATen/ops/empty.h>
+#include <ATen/ops/mul.h>
 #include <ATen/ops/narrow.h>
-#include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
-#include <c10/core/InferenceMode.h>
-#include <c10/cuda/CUDAFunctions.h>
 
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "gradwire/base/error.h"
-#include "gradwire/collectives/nccl/nccl_group.h"
+#include "gradwire/collectives/group/operations.h"
+#include "gradwire/collectives/nccl/nccl_types.h"
 
 namespace gradwire::collectives::nccl {
+namespace {
 
-void copy_values(const at::Tensor& from, const at::Tensor& into) {
-  const c10::InferenceMode inference(into.is_inference());
-  const c10::NoGradGuard no_grad;
-  into.copy_(from);
+using Tensors = std::vector<at::Tensor>;
+
+std::vector<c10::Device> devices_of(const Tensors& tensors) {
+  std::vector<c10::Device> devices;
+  for (const at::Tensor& tensor : tensors) devices.push_back(tensor.device());
+  return devices;
 }
 
+// As NCCL takes them.
+ncclDataType_t type_of(const Plan& plan) { return static_cast<ncclDataType_t>(plan.type); }
+ncclRedOp_t op_of(const Plan& plan) { return static_cast<ncclRedOp_t>(plan.op); }
+std::size_t count_of(const at::Tensor& tensor, const Plan& plan) {
+  return static_cast<std::size_t>(tensor.numel() * plan.per_element);
+}
+
+// The tensor, or its values as int32 where the plan has it so.
 at::Tensor widened(const at::Tensor& tensor, const Plan& plan) {
   const c10::NoGradGuard no_grad;
   return plan.widened ? tensor.detach().to(at::kInt) : tensor;
 }
 
+// Uninitialised, `parts` times the size of `part`, in one dimension.
 at::Tensor flat_like(const at::Tensor& part, std::size_t parts) {
   const c10::NoGradGuard no_grad;
   return at::empty({static_cast<int64_t>(parts) * part.numel()}, part.options().requires_grad(false));
 }
 
+// The part at `index` in the shape of `part`.
 at::Tensor part_of(const at::Tensor& flat, const at::Tensor& part, std::size_t index) {
   const c10::NoGradGuard no_grad;
   return at::narrow(flat, 0, static_cast<int64_t>(index) * part.numel(), part.numel()).view(part.sizes());
 }
 
-absl::Status NcclGroup::broadcast(at::Tensor tensor, int root, absl::Time deadline) {
-  return perform({.what = "broadcast",
-                  .devices = {tensor.device()},
-                  .tensors = {tensor},
-                  .body =
-                      [&](std::size_t, ncclComm_t comm, cudaStream_t stream) {
-                        return ncclBroadcast(tensor.data_ptr(), tensor.data_ptr(), tensor.nbytes(), ncclUint8,
-                                             root, comm, stream);
-                      }},
-                 deadline);
+// Whether the tensors lie one behind the other in memory, so that the first one's address stands for all.
+bool adjacent(const Tensors& tensors) {
+  const char* expected = static_cast<const char*>(tensors.front().const_data_ptr());
+  for (const at::Tensor& tensor : tensors) {
+    if (tensor.const_data_ptr() != expected ||
+        tensor.storage().data_ptr() != tensors.front().storage().data_ptr()) {
+      return false;
+    }
+    expected += tensor.nbytes();
+  }
+  return true;
 }
 
-absl::Status NcclGroup::reduce(at::Tensor tensor, int root, const Reduction& op, absl::Time deadline) {
-  GRADWIRE_ASSIGN_OR_RETURN(const Plan plan, nccl::plan(tensor.scalar_type(), op.op));
-  at::Tensor values = tensor;
-  return perform({.what = "reduce",
-                  .devices = {tensor.device()},
-                  .tensors = {tensor},
-                  .before = [&](std::size_t) { values = widened(tensor, plan); },
-                  .after =
-                      [&](std::size_t) {
-                        if (plan.widened && rank() == root) copy_values(values, tensor);
-                      },
-                  .body =
-                      [&](std::size_t, ncclComm_t comm, cudaStream_t stream) {
-                        // Only the root's is written to.
-                        return ncclReduce(values.data_ptr(), values.data_ptr(), count_of(values, plan),
-                                          type_of(plan), op_of(plan), root, comm, stream);
-                      }},
-                 deadline);
+}  // namespace
+
+absl::Status NcclCollectives::broadcast(Tensors tensors, int root, absl::Time deadline) {
+  const int first = root * static_cast<int>(tensors.size());
+  return perform({.what = "broadcast", .devices = devices_of(tensors), .tensors = tensors}, deadline,
+                 [&](std::size_t i, ncclComm_t comm, cudaStream_t stream) {
+                   return ncclBroadcast(tensors[i].data_ptr(), tensors[i].data_ptr(), tensors[i].nbytes(),
+                                        ncclUint8, first, comm, stream);
+                 });
 }
 
-absl::Status NcclGroup::all_reduce(at::Tensor tensor, const Reduction& op, absl::Time deadline) {
-  GRADWIRE_ASSIGN_OR_RETURN(const Plan plan, nccl::plan(tensor.scalar_type(), op.op));
-  at::Tensor values = tensor;
-  return perform({.what = "all_reduce",
-                  .devices = {tensor.device()},
-                  .tensors = {tensor},
-                  .before = [&](std::size_t) { values = widened(tensor, plan); },
-                  .after =
-                      [&](std::size_t) {
-                        if (plan.widened) copy_values(values, tensor);
-                      },
-                  .body =
-                      [&](std::size_t, ncclComm_t comm, cudaStream_t stream) {
-                        return ncclAllReduce(values.data_ptr(), values.data_ptr(), count_of(values, plan),
-                                             type_of(plan), op_of(plan), comm, stream);
-                      }},
-                 deadline);
+absl::Status NcclCollectives::all_reduce(Tensors tensors, const Reduction& op, absl::Time deadline) {
+  return reduce_to("all_reduce", tensors, std::nullopt, op, deadline);
 }
 
-absl::Status NcclGroup::all_gather_into_tensor(at::Tensor output, at::Tensor input, int size,
-                                               absl::Time deadline) {
-  return perform({.what = "all_gather_into_tensor",
-                  .devices = {input.device()},
-                  .tensors = {input, output},
-                  .body =
-                      [&](std::size_t, ncclComm_t comm, cudaStream_t stream) {
-                        return ncclAllGather(input.data_ptr(), output.data_ptr(), input.nbytes(), ncclUint8,
-                                             comm, stream);
-                      }},
-                 deadline);
+absl::Status NcclCollectives::reduce(Tensors tensors, int root, const Reduction& op, absl::Time deadline) {
+  return reduce_to("reduce", tensors, root, op, deadline);
 }
 
-absl::Status NcclGroup::reduce_scatter_tensor(at::Tensor output, at::Tensor input, const Reduction& op,
-                                              int size, absl::Time deadline) {
+absl::Status NcclCollectives::reduce_to(const char* what, const Tensors& tensors, std::optional<int> root,
+                                        const Reduction& op, absl::Time deadline) {
+  GRADWIRE_ASSIGN_OR_RETURN(const Plan plan, nccl::plan(tensors.front().scalar_type(), op.op));
+  Tensors values = tensors;
+  const auto prepare = [&](std::size_t i) {
+    const c10::NoGradGuard no_grad;
+    values[i] = op.multiplies ? at::mul(tensors[i].detach(), op.factor) : widened(tensors[i], plan);
+  };
+  const auto put_back = [&](std::size_t i) {
+    const bool written = !root.has_value() || (i == 0 && *root == context_.rank);
+    if (written && !values[i].is_same(tensors[i])) copy_into(values[i], tensors[i]);
+  };
+  return perform({.what = what,
+                  .devices = devices_of(tensors),
+                  .tensors = tensors,
+                  .before = prepare,
+                  .after = put_back},
+                 deadline, [&](std::size_t i, ncclComm_t comm, cudaStream_t stream) {
+                   void* const data = values[i].data_ptr();
+                   const std::size_t count = count_of(values[i], plan);
+                   if (!root.has_value()) {
+                     return ncclAllReduce(data, data, count, type_of(plan), op_of(plan), comm, stream);
+                   }
+                   // Only the root's is written to.
+                   return ncclReduce(data, data, count, type_of(plan), op_of(plan),
+                                     *root * static_cast<int>(tensors.size()), comm, stream);
+                 });
+}
+
+absl::Status NcclCollectives::gather_parts(const char* what, const std::vector<Tensors>& outputs,
+                                           const Tensors& tensors, absl::Time deadline) {
+  Tensors used = tensors;
+  Tensors flat;
+  std::vector<bool> direct;
+  for (const Tensors& list : outputs) {
+    used.insert(used.end(), list.begin(), list.end());
+    flat.push_back(list.front());
+    direct.push_back(adjacent(list));
+  }
+  const auto prepare = [&](std::size_t i) {
+    if (!direct[i]) flat[i] = flat_like(tensors[i], outputs[i].size());
+  };
+  const auto put_back = [&](std::size_t i) {
+    for (std::size_t j = 0; j < outputs[i].size() && !direct[i]; ++j) {
+      copy_into(part_of(flat[i], tensors[i], j), outputs[i][j]);
+    }
+  };
+  return perform({.what = what,
+                  .devices = devices_of(tensors),
+                  .tensors = std::move(used),
+                  .before = prepare,
+                  .after = put_back},
+                 deadline, [&](std::size_t i, ncclComm_t comm, cudaStream_t stream) {
+                   return ncclAllGather(tensors[i].data_ptr(), flat[i].data_ptr(), tensors[i].nbytes(),
+                                        ncclUint8, comm, stream);
+                 });
+}
+
+absl::Status NcclCollectives::reduce_parts(const char* what, const at::Tensor& output, const Tensors& inputs,
+                                           const Reduction& op, absl::Time deadline) {
   GRADWIRE_ASSIGN_OR_RETURN(const Plan plan, nccl::plan(output.scalar_type(), op.op));
-  at::Tensor from = input;
+  // Widening takes one tensor.
+  const bool direct = adjacent(inputs) && (!plan.widened || inputs.size() == 1);
+  at::Tensor flat = inputs.front();
   at::Tensor into = output;
-  return perform({.what = "reduce_scatter_tensor",
+  const auto prepare = [&](std::size_t) {
+    if (!direct) {
+      flat = flat_like(output, inputs.size());
+      for (std::size_t i = 0; i < inputs.size(); ++i) copy_into(inputs[i], part_of(flat, output, i));
+    }
+    flat = widened(flat, plan);
+    if (plan.widened) into = flat_like(flat, 1).narrow(0, 0, output.numel());
+  };
+  const auto put_back = [&](std::size_t) {
+    if (plan.widened) copy_into(into, output);
+  };
+  Tensors used = inputs;
+  used.push_back(output);
+  return perform({.what = what,
                   .devices = {output.device()},
-                  .tensors = {input, output},
-                  .before =
-                      [&](std::size_t) {
-                        if (!plan.widened) return;
-                        from = widened(input, plan);
-                        into = flat_like(from, 1).narrow(0, 0, output.numel());
-                      },
-                  .after =
-                      [&](std::size_t) {
-                        if (plan.widened) copy_values(into.view(output.sizes()), output);
-                      },
-                  .body =
-                      [&](std::size_t, ncclComm_t comm, cudaStream_t stream) {
-                        return ncclReduceScatter(from.data_ptr(), into.data_ptr(), count_of(output, plan),
-                                                 type_of(plan), op_of(plan), comm, stream);
-                      }},
-                 deadline);
-}
-
-absl::Status NcclGroup::barrier_on(const std::vector<int>& device_ids, absl::Time deadline) {
-  if (device_ids.size() > 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("barrier: ", device_ids.size(), " devices; nccl takes one"));
-  }
-  int index = device_ids.empty() ? context_.device_id : device_ids[0];
-  c10::Device device(c10::kCUDA, static_cast<c10::DeviceIndex>(index));
-  if (index < 0) {
-    MutexLock lock(mutex_);
-    device =
-        single_ != nullptr ? single_->devices()[0] : c10::Device(c10::kCUDA, c10::cuda::current_device());
-  } else if (index >= c10::cuda::device_count()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "barrier: there is no cuda:", index, "; this process sees ", c10::cuda::device_count(), " GPUs"));
-  }
-  at::Tensor token;
-  return perform({.what = "barrier",
-                  .devices = {device},
-                  .before =
-                      [&](std::size_t) {
-                        const c10::InferenceMode ordinary(false);
-                        token = at::zeros({1}, at::TensorOptions().dtype(at::kInt).device(device));
-                      },
-                  .body =
-                      [&](std::size_t, ncclComm_t comm, cudaStream_t stream) {
-                        return ncclAllReduce(token.data_ptr(), token.data_ptr(), 1, ncclInt32, ncclSum, comm,
-                                             stream);
-                      },
-                  .blocks = true},
-                 deadline);
+                  .tensors = std::move(used),
+                  .before = prepare,
+                  .after = put_back},
+                 deadline, [&](std::size_t, ncclComm_t comm, cudaStream_t stream) {
+                   return ncclReduceScatter(flat.data_ptr(), into.data_ptr(), count_of(output, plan),
+                                            type_of(plan), op_of(plan), comm, stream);
+                 });
 }
 
 }  // namespace gradwire::collectives::nccl

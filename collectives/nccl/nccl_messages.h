@@ -1,0 +1,50 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <map>
+#include <memory>
+#include <tuple>
+#include <vector>
+
+#include "gradwire/base/future.h"
+#include "gradwire/base/mutex.h"
+#include "gradwire/collectives/group/backend_registry.h"
+#include "gradwire/collectives/nccl/group_watch.h"
+#include "gradwire/collectives/nccl/nccl_channel.h"
+
+namespace gradwire::collectives::nccl {
+
+// Point to point of one member: NCCL has neither tags nor any source, so each peer, direction and tag has a
+// channel, which the first message makes. Thread-safe.
+class NcclMessages {
+ public:
+  NcclMessages(const BackendContext& context, std::shared_ptr<GroupWatch> watch)
+      : context_(context), watch_(std::move(watch)) {}
+
+  // As GroupBackend's.
+  Future<void> send(at::Tensor tensor, int dst, int tag, absl::Time deadline);
+  Future<int> receive(at::Tensor tensor, int src, int tag, absl::Time deadline);
+
+  // Messages that are not in a stream yet fail.
+  void stop();
+  // All communicators that there are.
+  std::vector<std::shared_ptr<NcclComms>> comms() const;
+
+ private:
+  using Channel = std::shared_ptr<NcclChannel>;
+
+  absl::StatusOr<Channel> channel(int peer, bool sends, int tag, c10::Device device);
+  absl::Status transfer(at::Tensor tensor, int peer, bool sends, int tag, absl::Time deadline,
+                        const Promise<void>& ended);
+  std::vector<Channel> channels() const;
+
+  const BackendContext context_;
+  const std::shared_ptr<GroupWatch> watch_;
+
+  mutable Mutex mutex_;
+  // By peer, whether it sends, and tag.
+  std::map<std::tuple<int, bool, int>, Channel> channels_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace gradwire::collectives::nccl

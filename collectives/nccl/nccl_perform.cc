@@ -1,0 +1,120 @@
+// How NcclCollectives runs each of its collectives.
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAGuard.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "gradwire/base/error.h"
+#include "gradwire/collectives/nccl/nccl_collectives.h"
+#include "gradwire/collectives/nccl/nccl_connect.h"
+#include "gradwire/collectives/nccl/nccl_status.h"
+
+namespace gradwire::collectives::nccl {
+
+std::optional<c10::Device> NcclCollectives::single_device() const {
+  MutexLock lock(mutex_);
+  return single_ != nullptr ? std::optional<c10::Device>(single_->devices()[0]) : std::nullopt;
+}
+
+std::vector<NcclCollectives::Comms> NcclCollectives::comms() const {
+  std::vector<Comms> all;
+  MutexLock lock(mutex_);
+  for (const Comms& comms : {single_, several_}) {
+    if (comms != nullptr) all.push_back(comms);
+  }
+  return all;
+}
+
+absl::Status NcclCollectives::perform(const Call& call, absl::Time deadline, NcclComms::Call body) {
+  last_work() = {};
+  GRADWIRE_RETURN_IF_ERROR(watch_->failure());
+  for (const at::Tensor& tensor : call.tensors) {
+    if (std::find(call.devices.begin(), call.devices.end(), tensor.device()) == call.devices.end()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(call.what, ": a tensor is on ", tensor.device().str(), ", not on ",
+                       absl::StrJoin(call.devices, ", ", absl::StreamFormatter())));
+    }
+  }
+  // Refused here before it is counted as begun.
+  GRADWIRE_RETURN_IF_ERROR(existing(call.devices).status());
+  const auto work = std::make_shared<DeviceWork>();
+  watch_->add({.work = work,
+               .what = absl::StrCat(call.what, call.devices.size() > 1 ? "_multigpu" : ""),
+               .number = watch_->begin(),
+               .deadline = deadline});
+  const absl::Status status = guarded([&] { return enqueue(call, *work, deadline, body); });
+  if (status.ok()) {
+    last_work() = {watch_.get(), work, call.blocks};
+    return status;
+  }
+  // An error that all ranks get alike breaks nothing: it came of comparing their devices.
+  const bool refused = status.code() == absl::StatusCode::kInvalidArgument;
+  if (!refused) watch_->fail(status);
+  work->fail(status);
+  return work->ended().value_or(status);
+}
+
+absl::Status NcclCollectives::enqueue(const Call& call, DeviceWork& work, absl::Time deadline,
+                                      NcclComms::Call body) {
+  GRADWIRE_ASSIGN_OR_RETURN(const Comms comms, comms_for(call.devices, deadline));
+  const std::vector<c10::cuda::CUDAStream>& streams = comms->streams();
+  for (std::size_t i = 0; i < streams.size(); ++i) {
+    c10::cuda::CUDAEvent ready;
+    ready.record(c10::cuda::getCurrentCUDAStream(call.devices[i].index()));
+    ready.block(streams[i]);
+    if (call.before == nullptr) continue;
+    const c10::cuda::CUDAStreamGuard guard(streams[i]);
+    call.before(i);
+  }
+  for (const at::Tensor& tensor : call.tensors) {
+    const auto device = std::find(call.devices.begin(), call.devices.end(), tensor.device());
+    c10::cuda::CUDACachingAllocator::recordStream(
+        tensor.storage().data_ptr(), streams[static_cast<std::size_t>(device - call.devices.begin())]);
+  }
+  GRADWIRE_RETURN_IF_ERROR(comms->launch(body, {deadline, [this] { return watch_->failure(); }}));
+  for (std::size_t i = 0; i < streams.size() && call.after != nullptr; ++i) {
+    const c10::cuda::CUDAStreamGuard guard(streams[i]);
+    call.after(i);
+  }
+  work.record(streams);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<NcclCollectives::Comms> NcclCollectives::existing(
+    const std::vector<c10::Device>& devices) const {
+  MutexLock lock(mutex_);
+  const Comms& made = devices.size() > 1 ? several_ : single_;
+  if (made == nullptr || made->devices() == devices) return made;
+  return absl::InvalidArgumentError(absl::StrCat(
+      "the tensors are on ", absl::StrJoin(devices, ", ", absl::StreamFormatter()),
+      "; the group's communicator is on ", absl::StrJoin(made->devices(), ", ", absl::StreamFormatter()),
+      ", where its first collective was"));
+}
+
+absl::StatusOr<NcclCollectives::Comms> NcclCollectives::comms_for(const std::vector<c10::Device>& devices,
+                                                                  absl::Time deadline) {
+  GRADWIRE_ASSIGN_OR_RETURN(Comms made, existing(devices));
+  if (made != nullptr) return made;
+  // Every rank fails alike where devices are refused, and goes on with the next number.
+  Gathering gathering{.store = *context_.store,
+                      .key = absl::StrCat("comms/", setups_++),
+                      .place = static_cast<std::size_t>(context_.rank),
+                      .deadline = deadline,
+                      .interrupted = [this] { return watch_->failure(); }};
+  for (int rank = 0; rank < context_.size; ++rank) gathering.ranks.push_back(rank);
+  GRADWIRE_ASSIGN_OR_RETURN(made, connect(gathering, devices));
+  {
+    MutexLock lock(mutex_);
+    (devices.size() > 1 ? several_ : single_) = made;
+  }
+  // A failure meanwhile has not ended this communicator.
+  const absl::Status failed = watch_->failure();
+  if (!failed.ok()) made->abort();
+  GRADWIRE_RETURN_IF_ERROR(failed);
+  return made;
+}
+
+}  // namespace gradwire::collectives::nccl
