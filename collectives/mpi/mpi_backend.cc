@@ -9,6 +9,7 @@
 #include "absl/strings/str_split.h"
 #include "gradwire/base/clock.h"
 #include "gradwire/base/error.h"
+#include "gradwire/base/stable_hash.h"
 #include "gradwire/collectives/mpi/mpi_group.h"
 #include "gradwire/collectives/mpi/mpi_header.h"
 
@@ -67,11 +68,7 @@ absl::StatusOr<std::vector<int>> seats(MpiRuntime& runtime, const BackendContext
 }
 
 // Different for groups that are made at the same time, as far as a hash can be.
-int creation_tag(absl::string_view group) {
-  uint32_t hash = 2166136261U;
-  for (const char c : group) hash = (hash ^ static_cast<unsigned char>(c)) * 16777619U;
-  return static_cast<int>(hash % 32000U);
-}
+int creation_tag(absl::string_view group) { return static_cast<int>(stable_hash(group) % 32000U); }
 
 absl::Status make_communicators(MpiRuntime& runtime, const std::vector<int>& seats, const std::string& name,
                                 MPI_Comm& collectives, MPI_Comm& messages) {

@@ -1,20 +1,20 @@
 #pragma once
 
-#include <atomic>
 #include <memory>
 #include <vector>
 
 #include "gradwire/base/error.h"
 #include "gradwire/collectives/group_backend.h"
+#include "gradwire/collectives/mpi/mpi_collective.h"
 #include "gradwire/collectives/mpi/mpi_member.h"
 #include "gradwire/collectives/mpi/mpi_messages.h"
 
 namespace gradwire::collectives {
 
-// A group over Open MPI: every collective is MPI's nonblocking one, looked at until it has ended or the deadline has come.
-// A collective that has begun cannot be taken back, so after an error the tensors in it stay MPI's for as long as the
-// process lives, and MPI is not finalised. MPI's collectives want one buffer where GroupBackend's have lists: lists that
-// lie one behind the other are used as they are, others are copied.
+// A group over Open MPI: every collective is MPI's nonblocking one, polled until it has ended or the deadline
+// has come. A collective that has begun cannot be taken back, so after an error the tensors in it stay MPI's
+// for as long as the process lives, and MPI is not finalised. MPI's collectives want one buffer where
+// GroupBackend's have lists: lists that lie one behind the other are used as they are, others are copied.
 class MpiGroup final : public GroupBackend {
  public:
   using Tensors = std::vector<at::Tensor>;
@@ -37,54 +37,23 @@ class MpiGroup final : public GroupBackend {
   void abort(const absl::Status& reason) override;
 
  private:
-  // What is under way in one collective.
-  struct Call {
-    const char* name;
-    absl::Time deadline;
-    // Kept while MPI uses them.
-    Tensors tensors;
-    std::vector<MPI_Request> requests;
-    std::vector<MPI_Status> statuses;
-  };
-
-  // Around each collective: its number, and whether the group is whole.
-  template <class Collective>
-  absl::Status numbered(Collective collective) {
+  // Runs `body` as the group's next collective, unless the group is broken.
+  template <class Body>
+  absl::Status collective(const char* name, absl::Time deadline, Body body) {
     GRADWIRE_RETURN_IF_ERROR(member_->refusal());
-    ++begun_;
-    GRADWIRE_RETURN_IF_ERROR(collective());
-    finished_.store(begun_, std::memory_order_relaxed);
+    ++progress_.begun;
+    MpiCollective call(*member_, progress_, name, deadline);
+    GRADWIRE_RETURN_IF_ERROR(body(call));
+    progress_.finished.store(progress_.begun, std::memory_order_relaxed);
     return absl::OkStatus();
   }
-  // Begins a nonblocking call of MPI's and waits for it; `start` is given the request.
-  template <class Start>
-  absl::Status run(Call& call, Start start) {
-    call.requests.assign(1, MPI_REQUEST_NULL);
-    GRADWIRE_RETURN_IF_ERROR(
-        begun(call, member_->runtime().call(call.name, [&] { return start(&call.requests[0]); })));
-    return finish(call);
-  }
-  absl::Status begun(Call& call, const absl::Status& status);
-  absl::Status finish(Call& call);
-  absl::Status overdue(const Call& call);
-  absl::Status broken_off(Call& call, const absl::Status& reason);
-
-  absl::Status do_broadcast(const at::Tensor& tensor, int root, absl::Time deadline);
   // `root` -1: everybody's tensor becomes the result.
-  absl::Status do_reduce(const at::Tensor& tensor, int root, const Reduction& op, absl::Time deadline);
+  absl::Status reduce(MpiCollective& call, const at::Tensor& tensor, int root, const Reduction& op);
   // `root` -1: everybody's lists.
-  absl::Status do_gather(const at::Tensor& tensor, const Tensors& outputs, int root, absl::Time deadline);
-  absl::Status do_scatter(const at::Tensor& tensor, const Tensors& inputs, int root, absl::Time deadline);
-  absl::Status do_reduce_scatter(const at::Tensor& output, const Tensors& inputs, const Reduction& op,
-                                 absl::Time deadline);
-  absl::Status do_all_to_all(const Tensors& outputs, const Tensors& inputs, absl::Time deadline);
-  absl::Status begin_message(Call& call, bool sends, const at::Tensor& tensor, int peer);
-  absl::Status check_received(const Call& call, const Tensors& outputs);
+  absl::Status gather(MpiCollective& call, const at::Tensor& tensor, const Tensors& outputs, int root);
 
   const std::shared_ptr<MpiMember> member_;
-  // By the one thread that calls collectives; read when the group is left.
-  uint64_t begun_ = 0;
-  std::atomic<uint64_t> finished_{0};
+  MpiProgress progress_;
   MpiMessages messages_;
 };
 

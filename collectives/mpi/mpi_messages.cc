@@ -14,7 +14,7 @@
 namespace gradwire::collectives {
 namespace {
 
-// How long the thread looks for more before it sleeps: waking it costs as much.
+// How long the thread polls for more before it sleeps: waking it costs as much.
 constexpr int kLingerYields = 200;
 // How often it asks whether a sender is still there.
 constexpr absl::Duration kLooks = absl::Milliseconds(250);
@@ -46,46 +46,35 @@ absl::Status MpiMessages::check_tag(int tag) {
 }
 
 Future<void> MpiMessages::send(at::Tensor tensor, int dst, int tag, absl::Time deadline) {
-  if (absl::Status status = check_tag(tag); !status.ok()) return status;
-  synchronize(tensor);
-  const auto bytes = static_cast<int64_t>(tensor.nbytes());
-  auto message = MpiMessage::make(member_->runtime(), bytes, member_->block());
-  if (!message.ok()) return message.status();
-  Pending pending{.tensor = tensor, .deadline = deadline, .peer = dst, .tag = tag, .sent = Promise<void>()};
-  const absl::Status status = member_->runtime().call("MPI_Isend", [&] {
-    return MPI_Isend(tensor.data_ptr(), message->count(), message->type(), dst, tag, member_->messages(),
-                     &pending.request);
-  });
-  if (!status.ok()) return status;
-  const Future<void> future = pending.sent->future();
-  if (auto ended = test(pending); ended.has_value()) {
-    complete(pending, *std::move(ended));
-  } else {
-    enqueue(std::move(pending));
-  }
-  return future;
+  const Promise<void> sent;
+  const absl::Status begun =
+      begin({.tensor = std::move(tensor), .deadline = deadline, .peer = dst, .tag = tag, .sent = sent});
+  return begun.ok() ? sent.future() : Future<void>(begun);
 }
 
 Future<int> MpiMessages::receive(at::Tensor tensor, int src, int tag, absl::Time deadline) {
-  if (absl::Status status = check_tag(tag); !status.ok()) return absl::StatusOr<int>(status);
-  synchronize(tensor);
-  const auto bytes = static_cast<int64_t>(tensor.nbytes());
-  auto message = MpiMessage::make(member_->runtime(), bytes, member_->block());
-  if (!message.ok()) return absl::StatusOr<int>(message.status());
-  Pending pending{
-      .tensor = tensor, .deadline = deadline, .peer = src, .tag = tag, .received = Promise<int>()};
-  const absl::Status status = member_->runtime().call("MPI_Irecv", [&] {
-    return MPI_Irecv(tensor.data_ptr(), message->count(), message->type(), src < 0 ? MPI_ANY_SOURCE : src,
-                     tag, member_->messages(), &pending.request);
-  });
-  if (!status.ok()) return absl::StatusOr<int>(status);
-  const Future<int> future = pending.received->future();
+  const Promise<int> received;
+  const absl::Status begun = begin(
+      {.tensor = std::move(tensor), .deadline = deadline, .peer = src, .tag = tag, .received = received});
+  return begun.ok() ? received.future() : Future<int>(begun);
+}
+
+absl::Status MpiMessages::begin(Pending pending) {
+  GRADWIRE_RETURN_IF_ERROR(check_tag(pending.tag));
+  synchronize(pending.tensor);
+  const MpiMessage message{.comm = member_->messages(),
+                           .sends = pending.sent.has_value(),
+                           .data = pending.tensor.data_ptr(),
+                           .bytes = static_cast<int64_t>(pending.tensor.nbytes()),
+                           .peer = pending.peer < 0 ? MPI_ANY_SOURCE : pending.peer,
+                           .tag = pending.tag};
+  GRADWIRE_RETURN_IF_ERROR(start(member_->runtime(), message, member_->block(), &pending.request));
   if (auto ended = test(pending); ended.has_value()) {
     complete(pending, *std::move(ended));
   } else {
     enqueue(std::move(pending));
   }
-  return future;
+  return absl::OkStatus();
 }
 
 std::optional<absl::StatusOr<int>> MpiMessages::test(Pending& pending) {
@@ -177,7 +166,7 @@ bool MpiMessages::failed(Pending& pending, absl::Time now, bool look) {
   const bool late = now >= pending.deadline;
   bool lost = false;
   if (!late && look && pending.peer >= 0 && member_->witness().has_left(pending.peer)) {
-    // What it sent before it left may be on its way: it has the time until the next look.
+    // A message that it sent before it left may be on its way: it has the time until the next look.
     lost = pending.orphaned;
     pending.orphaned = true;
   }

@@ -14,12 +14,12 @@
 
 namespace gradwire::collectives {
 
-// Point to point of one member. What does not end at once is looked after by a thread that the first such message starts,
-// and that sleeps when nothing is under way. Thread-safe.
+// Point to point of one member. What does not end at once is looked after by a thread that the first such
+// message starts, and that sleeps when nothing is under way. Thread-safe.
 class MpiMessages {
  public:
   explicit MpiMessages(std::shared_ptr<MpiMember> member) : member_(std::move(member)) {}
-  // What is under way fails with Aborted.
+  // Messages under way fail with Aborted.
   ~MpiMessages();
   MpiMessages(const MpiMessages&) = delete;
   MpiMessages& operator=(const MpiMessages&) = delete;
@@ -43,12 +43,13 @@ class MpiMessages {
   };
 
   absl::Status check_tag(int tag);
+  absl::Status begin(Pending pending);
   // Whether it has ended, and then how: the rank that it came from.
   std::optional<absl::StatusOr<int>> test(Pending& pending);
   static void complete(Pending& pending, absl::StatusOr<int> result);
   void enqueue(Pending pending);
   void run();
-  // Of one pending message that has not ended; true when it has failed.
+  // Checks one pending message that has not ended; returns whether it has failed.
   bool failed(Pending& pending, absl::Time now, bool look);
   void give_up(Pending& pending, const absl::Status& reason);
 

@@ -45,8 +45,7 @@ absl::Status MpiRuntime::start() {
     if (!launched()) {
       return absl::FailedPreconditionError(
           "the backend mpi needs a process that MPI has started: mpirun -n 2 program (neither "
-          "OMPI_COMM_WORLD_SIZE nor "
-          "PMIX_RANK nor PMI_RANK is set)");
+          "OMPI_COMM_WORLD_SIZE nor PMIX_RANK nor PMI_RANK is set)");
     }
     const int code = MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &level);
     if (code != MPI_SUCCESS) return error("MPI_Init_thread", code);

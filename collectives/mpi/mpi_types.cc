@@ -104,7 +104,7 @@ MPI_User_function* function_of(ScalarType dtype, ReduceOp op) {
   }
 }
 
-// MPI_DATATYPE_NULL: it has none.
+// MPI_DATATYPE_NULL for a dtype that MPI does not have.
 MPI_Datatype own_type_of_mpi(ScalarType dtype) {
   switch (dtype) {
     case ScalarType::Byte:
@@ -214,32 +214,32 @@ absl::StatusOr<MpiReduction> mpi_reduction(MpiRuntime& runtime, ScalarType dtype
   return own;
 }
 
-absl::StatusOr<MpiMessage> MpiMessage::make(MpiRuntime& runtime, int64_t bytes, int64_t block) {
-  if (bytes <= block) return MpiMessage(runtime, static_cast<int>(bytes), MPI_BYTE, false);
+absl::Status start(MpiRuntime& runtime, const MpiMessage& message, int64_t block, MPI_Request* request) {
+  const auto start_elements = [&](int count, MPI_Datatype type) {
+    return runtime.call(message.sends ? "MPI_Isend" : "MPI_Irecv", [&] {
+      return message.sends
+                 ? MPI_Isend(message.data, count, type, message.peer, message.tag, message.comm, request)
+                 : MPI_Irecv(message.data, count, type, message.peer, message.tag, message.comm, request);
+    });
+  };
+  if (message.bytes <= block) return start_elements(static_cast<int>(message.bytes), MPI_BYTE);
   // Blocks, and bytes behind them.
   MPI_Datatype whole = MPI_DATATYPE_NULL;
   MPI_Datatype both = MPI_DATATYPE_NULL;
   GRADWIRE_RETURN_IF_ERROR(runtime.call(
       "MPI_Type_contiguous", [&] { return MPI_Type_contiguous(static_cast<int>(block), MPI_BYTE, &whole); }));
-  int counts[] = {static_cast<int>(bytes / block), static_cast<int>(bytes % block)};
-  MPI_Aint places[] = {0, static_cast<MPI_Aint>(bytes / block * block)};
+  int counts[] = {static_cast<int>(message.bytes / block), static_cast<int>(message.bytes % block)};
+  MPI_Aint places[] = {0, static_cast<MPI_Aint>(message.bytes / block * block)};
   MPI_Datatype types[] = {whole, MPI_BYTE};
   absl::Status status = runtime.call("MPI_Type_create_struct",
                                      [&] { return MPI_Type_create_struct(2, counts, places, types, &both); });
   if (status.ok()) status = runtime.call("MPI_Type_commit", [&] { return MPI_Type_commit(&both); });
   (void)runtime.call("MPI_Type_free", [&] { return MPI_Type_free(&whole); });
   if (!status.ok()) return status;
-  return MpiMessage(runtime, 1, both, true);
+  status = start_elements(1, both);
+  // The call that has begun keeps what it needs of the type.
+  (void)runtime.call("MPI_Type_free", [&] { return MPI_Type_free(&both); });
+  return status;
 }
-
-MpiMessage::~MpiMessage() {
-  if (owned_) (void)runtime_->call("MPI_Type_free", [&] { return MPI_Type_free(&type_); });
-}
-
-MpiMessage::MpiMessage(MpiMessage&& other) noexcept
-    : runtime_(other.runtime_),
-      count_(other.count_),
-      type_(other.type_),
-      owned_(std::exchange(other.owned_, false)) {}
 
 }  // namespace gradwire::collectives

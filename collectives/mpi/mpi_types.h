@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "gradwire/collectives/mpi/mpi_runtime.h"
 #include "gradwire/collectives/reduce_op.h"
@@ -16,31 +17,22 @@ struct MpiReduction {
   MPI_Op op;
 };
 
-// Of a dtype: MPI's own type and operation where they mean what libtorch's do, else one of ours that calls libtorch (half,
-// bfloat16, bool; minimum and maximum of floats, of which NaN must be the result where it is an argument). kAvg is the
-// sum. InvalidArgument where libtorch cannot do it either. Thread-safe.
+// MPI's own type and operation for a dtype where they mean what libtorch's do, else one of ours that calls
+// libtorch (half, bfloat16, bool; minimum and maximum of floats, of which NaN must be the result where it is
+// an argument). kAvg is the sum. InvalidArgument where libtorch cannot do it either. Thread-safe.
 absl::StatusOr<MpiReduction> mpi_reduction(MpiRuntime& runtime, c10::ScalarType dtype, ReduceOp op);
 
-// `bytes` bytes as one message, in elements of `block` bytes where there are more than that: MPI counts with an int.
-class MpiMessage {
- public:
-  static absl::StatusOr<MpiMessage> make(MpiRuntime& runtime, int64_t bytes, int64_t block);
-  ~MpiMessage();
-  MpiMessage(MpiMessage&& other) noexcept;
-  MpiMessage& operator=(MpiMessage&&) = delete;
-
-  int count() const { return count_; }
-  // May go when the call that uses it has begun.
-  MPI_Datatype type() const { return type_; }
-
- private:
-  MpiMessage(MpiRuntime& runtime, int count, MPI_Datatype type, bool owned)
-      : runtime_(&runtime), count_(count), type_(type), owned_(owned) {}
-
-  MpiRuntime* runtime_;
-  int count_;
-  MPI_Datatype type_;
-  bool owned_;
+// One message, to or from a rank of the communicator.
+struct MpiMessage {
+  MPI_Comm comm;
+  bool sends = false;
+  void* data = nullptr;
+  int64_t bytes = 0;
+  int peer = 0;  // of a receive also MPI_ANY_SOURCE
+  int tag = 0;
 };
+
+// Begins it. MPI counts with an int: more than `block` bytes are sent in elements of `block` bytes.
+absl::Status start(MpiRuntime& runtime, const MpiMessage& message, int64_t block, MPI_Request* request);
 
 }  // namespace gradwire::collectives
