@@ -2,9 +2,9 @@
 
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -14,6 +14,7 @@
 #include "gradwire/base/mutex.h"
 #include "gradwire/store/store.h"
 #include "gradwire/tools/launch/rendezvous/rendezvous.h"
+#include "gradwire/tools/launch/rendezvous/store_driver.h"
 #include "gradwire/tools/launch/rendezvous/types.h"
 
 namespace gradwire::rendezvous {
@@ -25,21 +26,22 @@ struct ClientOptions {
   absl::Duration store_timeout = absl::Seconds(60);
 };
 
-// A launcher's part in the rendezvous: runs the state machine against a store on a thread of its own, so that the
-// launcher's event loop never waits for the store.
+// A launcher's part in the rendezvous: runs the state machine against a store on a thread of its own, so that
+// the launcher's event loop never waits for the store.
 //
-// A store that cannot be reached at first is tried for join_timeout. What the launcher says is on its way within a
-// fraction of a second.
+// A store that cannot be reached at first is tried for join_timeout. What the launcher says is on its way
+// within a fraction of a second.
 //
-// The methods are for one other thread. The destructor ends and joins the thread within two or three seconds, without
-// telling the other nodes anything: leave() does that, and then done().
+// The methods are for one other thread. The destructor ends and joins the thread within two or three seconds,
+// without telling the other nodes anything: leave() does that, and then done().
 class RendezvousClient {
  public:
-  // Tries to reach the store for so long. Unavailable and DeadlineExceeded: it may come yet. Called on the client's
-  // thread.
+  // Tries to reach the store for so long. Unavailable and DeadlineExceeded: it may come yet. Called on the
+  // client's thread.
   using OpenStore = std::function<absl::StatusOr<std::shared_ptr<store::Store>>(absl::Duration timeout)>;
 
-  // InvalidArgument as check(); Unavailable when the system has no descriptor left. The clock outlives the client.
+  // InvalidArgument as check(); Unavailable when the system has no descriptor left. The clock outlives the
+  // client.
   static absl::StatusOr<std::unique_ptr<RendezvousClient>> start(ClientOptions options, OpenStore open_store,
                                                                  Clock& clock = Clock::system());
   ~RendezvousClient();
@@ -48,17 +50,33 @@ class RendezvousClient {
 
   // Readable when news() or done() have changed; news() makes it unreadable.
   int event_fd() const { return event_.get(); }
-  // What is wanted now. What was wanted for a moment only may be missed: a kStop may come without the kRun before it.
+  // The current task. A task that was current for a moment only may be missed: a kStop may come without the
+  // kRun before.
   News news();
-  // The job is over for this node, and nobody needs its launcher any more. True some time after news have kEnded.
+  // The job is over for this node, and nobody needs its launcher any more. True some time after news have
+  // kEnded.
   bool done();
 
   // As in Rendezvous.
-  void ready();
-  void workers_failed(Failure failure);
-  void workers_done();
-  void store_served(std::string host, int port);
-  void leave(std::string reason);
+  void ready() {
+    say([](Rendezvous& machine, absl::Time now) { machine.ready(now); });
+  }
+  void workers_failed(Failure failure) {
+    say([failure = std::move(failure)](Rendezvous& machine, absl::Time now) {
+      machine.workers_failed(failure, now);
+    });
+  }
+  void workers_done() {
+    say([](Rendezvous& machine, absl::Time now) { machine.workers_done(now); });
+  }
+  void store_served(std::string host, int port) {
+    say([address = Address{.host = std::move(host), .port = port}](Rendezvous& machine, absl::Time now) {
+      machine.store_served(address, now);
+    });
+  }
+  void leave(std::string reason) {
+    say([reason = std::move(reason)](Rendezvous& machine, absl::Time now) { machine.leave(reason, now); });
+  }
 
  private:
   using Say = std::function<void(Rendezvous&, absl::Time)>;
@@ -67,22 +85,10 @@ class RendezvousClient {
 
   void run();
   absl::Status open();
-  // The next thing to do at the store; at most a slice, or one call that does not come back. An error: the store did
-  // not answer, or nobody knows whether it did.
-  absl::Status serve_once();
-  absl::Status look(const std::vector<std::string>& ids);
-  absl::Status change(const Rendezvous::Wanted::Change& change);
-  absl::Status watch(absl::Duration patience);
-  // Whatever the key holds, at once; none if it is missing.
-  absl::StatusOr<std::optional<std::string>> read_now(const std::string& key);
-  void take_in(std::optional<std::string> bytes);
-  // `began`: when the call did.
-  void on_error(const absl::Status& status, absl::Time began);
-
   void say(Say what);
   void take_said();
   void announce();
-  // Shorter when there is something to hear.
+  // Shorter when the launcher says something.
   void rest(absl::Duration time);
   bool stopping();
 
@@ -92,12 +98,7 @@ class RendezvousClient {
   const Descriptor event_;
 
   // The thread's own.
-  std::shared_ptr<store::Store> store_;
-  Rendezvous machine_;
-  // The record as last read; known_: it has been since the last call that failed.
-  std::optional<std::string> bytes_;
-  bool known_ = false;
-  std::optional<absl::Time> failing_since_;
+  StoreDriver driver_;
 
   Mutex mutex_;
   CondVar changed_;

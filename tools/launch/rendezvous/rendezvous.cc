@@ -48,9 +48,11 @@ absl::Status check(const Options& options) {
 
 Rendezvous::Rendezvous(Options options, absl::Time now)
     : options_(std::move(options)),
-      me_{.id = options_.node_id, .node = options_.self, .rank = options_.node_rank},
-      next_beat_(now),
-      watch_(options_.keep_alive_interval, options_.keep_alive_max_attempt) {}
+      view_({.id = options_.node_id, .node = options_.self, .rank = options_.node_rank}),
+      workers_(options_.round_store),
+      times_(options_.join_timeout, options_.last_call_timeout),
+      watch_(options_.keep_alive_interval, options_.keep_alive_max_attempt),
+      next_beat_(now) {}
 
 Rendezvous::Wanted Rendezvous::wanted(absl::Time now) {
   Wanted wanted;
@@ -58,7 +60,7 @@ Rendezvous::Wanted Rendezvous::wanted(absl::Time now) {
     linger(now);
     if (done_) return wanted;
     if (!beat_deleted_) {
-      wanted.beat = {.id = me_.id};
+      wanted.beat = {.id = id()};
       wanted.wake = now;
     } else {
       wanted.look_at = watch_.due(now);
@@ -68,16 +70,10 @@ Rendezvous::Wanted Rendezvous::wanted(absl::Time now) {
   }
   advance(now);
   if (ended_) return this->wanted(now);
-  if (now >= next_beat_) wanted.beat = {.id = me_.id, .value = absl::StrCat(beats_ + 1)};
+  if (now >= next_beat_) wanted.beat = {.id = id(), .value = absl::StrCat(beats_ + 1)};
   wanted.look_at = watch_.due(now);
   wanted.change = change_;
-  wanted.wake = std::min(next_beat_, watch_.next());
-  if (joining_since_) wanted.wake = std::min(wanted.wake, *joining_since_ + options_.join_timeout);
-  if (call_since_) {
-    const absl::Time end_of_call = *call_since_ + options_.last_call_timeout;
-    // Once it is over, it is the others' readiness that is waited for.
-    if (end_of_call > now) wanted.wake = std::min(wanted.wake, end_of_call);
-  }
+  wanted.wake = std::min({next_beat_, watch_.next(), times_.next(now)});
   return wanted;
 }
 
@@ -98,27 +94,8 @@ void Rendezvous::looked(const std::vector<std::optional<std::string>>& beats, ab
 
 void Rendezvous::read(std::optional<absl::string_view> bytes, absl::Time now) {
   if (ended_) return;
-  if (!bytes) {
-    if (record_) {
-      return end({.status = absl::UnavailableError("the store has lost what the job's nodes agreed on")},
-                 now);
-    }
-    absent_ = true;
-    return advance(now);
-  }
-  if (record_ && *bytes == bytes_) return advance(now);
-  absl::StatusOr<Record> record = decode(*bytes);
-  if (!record.ok()) return end({.status = record.status()}, now);
-  if (record_ && record->origin != record_->origin) {
-    return end({.status = absl::UnavailableError(
-                    "the store has lost what the job's nodes agreed on: another job has "
-                    "begun in its place")},
-               now);
-  }
-  // An answer that comes after a later one.
-  if (record_ && record->version < record_->version) return;
-  bytes_ = std::string(*bytes);
-  record_ = *std::move(record);
+  const absl::Status status = view_.read(bytes);
+  if (!status.ok()) return end({.status = status}, now);
   advance(now);
 }
 
@@ -127,49 +104,10 @@ void Rendezvous::lose_store(absl::Status status) {
   done_ = true;
 }
 
-void Rendezvous::ready(absl::Time now) {
-  if (!engaged_ || !(news_.kind == News::Kind::kStop || failure_ || workers_done_)) return;
-  engaged_.reset();
-  advance(now);
-}
-
-void Rendezvous::workers_failed(const Failure& failure, absl::Time now) {
-  if (!engaged_ || failure_ || workers_done_) return;
-  failure_ = failure;
-  advance(now);
-}
-
-void Rendezvous::workers_done(absl::Time now) {
-  if (!engaged_ || failure_) return;
-  workers_done_ = true;
-  advance(now);
-}
-
-void Rendezvous::store_served(const Address& address, absl::Time now) {
-  if (!engaged_) return;
-  served_ = address;
-  advance(now);
-}
-
 void Rendezvous::leave(absl::string_view reason, absl::Time now) {
   if (leave_reason_) return;
   leave_reason_ = std::string(reason);
   advance(now);
-}
-
-void Rendezvous::update_news() {
-  if (ended_) return;
-  if (!engaged_) {
-    if (news_.kind != News::Kind::kWait) news_ = {};
-    return;
-  }
-  const News::Kind kind = !round_is_mine()                          ? News::Kind::kStop
-                          : options_.round_store && !record_->store ? News::Kind::kServeStore
-                                                                    : News::Kind::kRun;
-  if (kind == news_.kind && news_.round.round == round_.round) return;
-  if (kind == News::Kind::kRun) round_.store = record_->store;
-  news_.kind = kind;
-  news_.round = round_;
 }
 
 void Rendezvous::end(Outcome outcome, absl::Time now) {
@@ -177,10 +115,11 @@ void Rendezvous::end(Outcome outcome, absl::Time now) {
   change_.reset();
   news_ = {.kind = News::Kind::kEnded, .outcome = std::move(outcome)};
   std::vector<std::string> others;
-  if (options_.hosts_store && record_ && record_->phase == Phase::kClosed) {
-    for (const std::vector<Member>* members : {&record_->participants, &record_->waiting}) {
+  const Record* const record = view_.record();
+  if (options_.hosts_store && record != nullptr && record->phase == Phase::kClosed) {
+    for (const std::vector<Member>* members : {&record->participants, &record->waiting}) {
       for (const Member& member : *members) {
-        if (member.id != me_.id) others.push_back(member.id);
+        if (member.id != id()) others.push_back(member.id);
       }
     }
   }
@@ -193,11 +132,6 @@ void Rendezvous::end(Outcome outcome, absl::Time now) {
 
 void Rendezvous::linger(absl::Time now) {
   done_ = done_ || (beat_deleted_ && (now >= linger_until_ || watch_.all_gone(now)));
-}
-
-bool Rendezvous::round_is_mine() const {
-  return record_ && record_->phase == Phase::kRunning && place_ == Place::kParticipant &&
-         record_->round == engaged_;
 }
 
 }  // namespace gradwire::rendezvous

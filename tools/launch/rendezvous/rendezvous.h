@@ -10,7 +10,10 @@
 #include "absl/time/time.h"
 #include "gradwire/tools/launch/rendezvous/beat_watch.h"
 #include "gradwire/tools/launch/rendezvous/record.h"
+#include "gradwire/tools/launch/rendezvous/round_times.h"
+#include "gradwire/tools/launch/rendezvous/round_workers.h"
 #include "gradwire/tools/launch/rendezvous/types.h"
+#include "gradwire/tools/launch/rendezvous/view.h"
 
 namespace gradwire::rendezvous {
 
@@ -35,35 +38,40 @@ struct Options {
 
   // How many others each node watches: its successors in the record, in a ring.
   int watched = 8;
-  // What is added to a time of the driver's clock to have the time of day.
+  // Added to a time of the driver's clock it gives the time of day.
   absl::Duration to_time_of_day;
 };
 
 // InvalidArgument names the option that cannot be.
 absl::Status check(const Options& options);
 
-// One node's part in the rendezvous: a pure state machine without threads, clocks, sockets or a store of its own. Events
-// go in with the driver's time; what is to be done at the store comes out of wanted(), what the launcher is to do out of
-// news(). proto/rendezvous.proto is the protocol.
+// One node's part in the rendezvous: a pure state machine without threads, clocks, sockets or a store of its
+// own. Events go in with the driver's time; what is to be done at the store comes out of wanted(), what the
+// launcher is to do out of news(). proto/rendezvous.proto is the protocol.
 //
-// States: outside; in (participant or waiting, as the record says); ended, for good. Beside it the workers: none; of one
-// round, from kServeStore or kRun until ready().
+// States: outside; in (participant or waiting, as the record says); ended, for good. Beside it the launcher
+// may have the workers of one round, from kServeStore or kRun until ready().
 //
-// Whatever is wanted follows from the record as last read, so that an answer that was lost costs nothing but another
-// read. What the design leaves to choose:
-//   - A node that was taken for lost and removed stops its workers at once and then enters again under a new id, also
-//     where the number of nodes is fixed: it is the very one that is missing.
-//   - A lost node is noticed by every node of the record, waiting ones included, so a job whose participants have all
-//     died goes on with those that came later. A node that was paused itself, or cut off from the store, holds that time
-//     against nobody.
-//   - Nodes with the same fixed rank: the one that came second waits until it has heard the other's beat, which is the
-//     error, or the other is lost: a launcher that died and was started again gets its place back.
-//   - After a worker's failure nobody is waited for when all nodes of the round are ready again: no last call.
-//   - A node that is done is not missed when it goes; nor is a round whose first node is done broken off for one that
-//     arrives.
-//   - A node that leaves before the first round of an elastic job just goes; later, and where the number is fixed, it
-//     closes the job unless min nodes, counting those that wait, are left. The one that serves the store always does: the
-//     others are told rather than left without it.
+// The parts: View (the record as last read), RoundWorkers (what the launcher has and reports), RoundTimes,
+// BeatWatch, and the steps that a record takes (transitions.h). Which step is taken when is decided here.
+//
+// Whatever is wanted follows from the record as last read, so that an answer that was lost costs nothing but
+// another read. What the design leaves to choose:
+//   - A node that was taken for lost and removed stops its workers at once and then enters again under a new
+//     id, also where the number of nodes is fixed: it is the very one that is missing.
+//   - A lost node is noticed by every node of the record, waiting ones included, so a job whose participants
+//     have all died goes on with those that came later. A node that was paused itself, or cut off from the
+//     store, holds that time against nobody.
+//   - Nodes with the same fixed rank: the one that came second waits until it has heard the other's beat,
+//     which is the error, or the other is lost: a launcher that died and was started again gets its place
+//     back.
+//   - After a worker's failure nobody is waited for when all nodes of the round are ready again: no last
+//     call.
+//   - A node that is done is not missed when it goes; nor is a round whose first node is done broken off for
+//     one that arrives.
+//   - A node that leaves before the first round of an elastic job just goes; later, and where the number is
+//     fixed, it closes the job unless min nodes, counting those that wait, are left. The one that serves the
+//     store always does: the others are told rather than left without it.
 //
 // Not thread-safe.
 class Rendezvous {
@@ -71,9 +79,9 @@ class Rendezvous {
   // REQUIRES: check(options).ok().
   Rendezvous(Options options, absl::Time now);
 
-  // What the driver is to do at the store now: the first of these that is there, then it asks again. Each has an event
-  // that answers it. When the store did not answer, or nobody knows whether it did, there is no event: the driver reads
-  // the record again before it asks what is wanted.
+  // The driver's task at the store now: the first of these that is set, then it asks again. Each has an event
+  // that answers it. When the store did not answer, or the outcome is unknown, no event follows: the driver
+  // reads the record again before it asks what is wanted.
   struct Wanted {
     // beat_key(id) to be set, or deleted when there is no value: beaten().
     struct Beat {
@@ -89,29 +97,38 @@ class Rendezvous {
       std::string desired;
     };
     std::optional<Change> change;
-    // With nothing else to do the driver waits for another record: read(). At this time, or a little later, it asks again.
+    // With nothing else to do the driver waits for another record: read(). At this time, or a little later,
+    // it asks again.
     absl::Time wake = absl::InfiniteFuture();
   };
   Wanted wanted(absl::Time now);
 
   void beaten(absl::Time now);
-  // The beats of wanted().look_at, in its order; none where there is no such key.
+  // The beats of wanted().look_at, in its order; nullopt for a key that is missing.
   void looked(const std::vector<std::optional<std::string>>& beats, absl::Time now);
-  // The record as it was read, or as compare_set gave it back; none: there is no such key.
+  // The record as it was read, or as compare_set gave it back; nullopt: the key is missing.
   void read(std::optional<absl::string_view> bytes, absl::Time now);
   // The store is lost to this node, for this reason: the end.
   void lose_store(absl::Status status);
 
-  // From the launcher; calls that do not fit what it was told last are ignored. The workers that it was told to stop, or
-  // that failed, are gone: it may take part in the next round.
-  void ready(absl::Time now);
+  // From the launcher; calls that do not fit what it was told last are ignored. The workers that it was told
+  // to stop, or that failed, are gone: it may take part in the next round.
+  void ready(absl::Time now) {
+    if (workers_.ready(news_.kind)) advance(now);
+  }
   // The first failure counts. A round that cannot be started has failed as well.
-  void workers_failed(const Failure& failure, absl::Time now);
+  void workers_failed(const Failure& failure, absl::Time now) {
+    if (workers_.failed(failure)) advance(now);
+  }
   // All workers of the round have ended with 0.
-  void workers_done(absl::Time now);
+  void workers_done(absl::Time now) {
+    if (workers_.done()) advance(now);
+  }
   // REQUIRES: a port.
-  void store_served(const Address& address, absl::Time now);
-  // What the node does, for people: "was stopped by SIGTERM".
+  void store_served(const Address& address, absl::Time now) {
+    if (workers_.store_served(address)) advance(now);
+  }
+  // `reason`: what the node does, for people: "was stopped by SIGTERM".
   void leave(absl::string_view reason, absl::Time now);
 
   const News& news() const { return news_; }
@@ -119,67 +136,35 @@ class Rendezvous {
   bool done() const { return done_; }
 
   // Under which it is, or wants to be, in the record.
-  const std::string& id() const { return me_.id; }
+  const std::string& id() const { return view_.me().id; }
 
  private:
-  enum class Place { kOutside, kParticipant, kWaiting };
-
   // rendezvous_steps.cc: after every event, moves on and finds out which change is wanted.
   void advance(absl::Time now);
   void advance_removed(absl::Time now);
   void advance_outside(absl::Time now);
   void joining(Record& next, absl::Time now);
   void running(Record& next, absl::Time now);
-  void report(Record& next);
   void leave_record(Record& next, absl::Time now);
   void remove_lost(Record& next, absl::Time now);
   void run_if_complete(Record& next, absl::Time now) const;
   void propose(Record next);
-  void engage();
 
-  void locate();
-  void follow_times(absl::Time now);
-  void choose_watched();
-  void update_news();
   void end(Outcome outcome, absl::Time now);
   void linger(absl::Time now);
-  bool round_is_mine() const;
-  Failure node_failure(const Node& node, std::string message, absl::Time now) const;
 
   const Options options_;
-  Member me_;
-  int entries_ = 0;  // under how many ids
+  View view_;
+  RoundWorkers workers_;
+  RoundTimes times_;
+  BeatWatch watch_;
 
-  // The record; bytes_ is what was decoded. absent_: there is none yet.
-  std::string bytes_;
-  std::optional<Record> record_;
-  bool absent_ = false;
-  Place place_ = Place::kOutside;
-  int group_rank_ = -1;  // of a participant: its position
-  // Under this id; under any.
-  bool entered_ = false;
-  bool ever_entered_ = false;
-
-  // The round whose workers the launcher may have.
-  std::optional<int64_t> engaged_;
-  int64_t last_round_ = -1;
-  RoundInfo round_;
-  // Said by the launcher about last_round_, and not in the record yet.
-  std::optional<Failure> failure_;
-  bool workers_done_ = false;
-  std::optional<Address> served_;
   std::optional<std::string> leave_reason_;
   // The node has asked to be taken out of the record, in order to end so.
   std::optional<absl::Status> parting_;
 
-  // By this node's clock: since when this round has been gathered; since when min nodes have been in.
-  std::optional<absl::Time> joining_since_;
-  std::optional<absl::Time> call_since_;
-  int64_t timed_round_ = -1;
-
   uint64_t beats_ = 0;
   absl::Time next_beat_;
-  BeatWatch watch_;
 
   std::optional<Wanted::Change> change_;
   News news_;

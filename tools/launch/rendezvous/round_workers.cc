@@ -1,0 +1,81 @@
+#include "gradwire/tools/launch/rendezvous/round_workers.h"
+
+#include "gradwire/tools/launch/rendezvous/transitions.h"
+
+namespace gradwire::rendezvous {
+namespace {
+
+bool runs_here(int64_t round, const View& view) {
+  return view.record() != nullptr && view.record()->phase == Phase::kRunning && view.takes_part() &&
+         view.record()->round == round;
+}
+
+}  // namespace
+
+void RoundWorkers::engage(const View& view) {
+  const Record& record = *view.record();
+  engaged_ = true;
+  forget_reports();
+  info_ = {.round = record.round,
+           .group_rank = view.group_rank(),
+           .restarts_used = record.restarts_used,
+           .max_restarts = record.settings.max_restarts,
+           .run_id = record.run_id,
+           .store = record.store,
+           .ended_before = record.failure};
+  for (const Member& member : record.participants) info_.nodes.push_back(member.node);
+}
+
+bool RoundWorkers::ready(News::Kind told) {
+  if (!engaged_ || !(told == News::Kind::kStop || failure_ || done_)) return false;
+  engaged_ = false;
+  return true;
+}
+
+bool RoundWorkers::failed(const Failure& failure) {
+  if (!engaged_ || failure_ || done_) return false;
+  failure_ = failure;
+  return true;
+}
+
+bool RoundWorkers::done() {
+  if (!engaged_ || failure_) return false;
+  done_ = true;
+  return true;
+}
+
+bool RoundWorkers::store_served(const Address& address) {
+  if (engaged_) served_ = address;
+  return engaged_;
+}
+
+void RoundWorkers::forget_reports() {
+  failure_.reset();
+  done_ = false;
+  served_.reset();
+}
+
+void RoundWorkers::report(Record& next, int group_rank) const {
+  if (failure_) return fail(next, *failure_, /*complete=*/true);
+  if (done_) {
+    next.participants[group_rank].done = true;
+    close_if_done(next);
+  }
+  if (served_ && round_store_ && group_rank == 0 && next.phase == Phase::kRunning) next.store = served_;
+}
+
+void RoundWorkers::update(News& news, const View& view) {
+  if (!engaged_) {
+    if (news.kind != News::Kind::kWait) news = {};
+    return;
+  }
+  const News::Kind kind = !runs_here(info_.round, view)           ? News::Kind::kStop
+                          : round_store_ && !view.record()->store ? News::Kind::kServeStore
+                                                                  : News::Kind::kRun;
+  if (kind == news.kind && news.round.round == info_.round) return;
+  if (kind == News::Kind::kRun) info_.store = view.record()->store;
+  news.kind = kind;
+  news.round = info_;
+}
+
+}  // namespace gradwire::rendezvous
