@@ -134,8 +134,7 @@ Descriptor WorkerOutputs::open_terminal(const Stream& stream, Descriptor& file) 
   if (!terminal.ok()) {
     if (!warned_) {
       say(absl::StrCat(
-          "workers that buffer their standard output lose what they have not flushed when they are "
-          "killed: ",
+          "workers that buffer their standard output lose what they have not flushed when they are killed: ",
           terminal.status().message(), "; --line_buffered=false silences this"));
     }
     warned_ = true;
@@ -147,7 +146,8 @@ Descriptor WorkerOutputs::open_terminal(const Stream& stream, Descriptor& file) 
 
 void WorkerOutputs::pump(const Stream& stream, Descriptor source, Descriptor file) {
   StreamPump::Targets targets;
-  // A teed stream's lines say whose they are; what is the launcher's own stream alone stays as the worker wrote it.
+  // A teed stream's lines say whose they are; what is the launcher's own stream alone stays as the worker
+  // wrote it.
   if (stream.route.console) {
     targets.sink = &sink(stream.is_error);
     if (file.valid()) {

@@ -1,7 +1,5 @@
 #include "gradwire/tools/launch/job/summary.h"
 
-#include <string.h>
-
 #include <algorithm>
 #include <array>
 
@@ -9,12 +7,13 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "gradwire/tools/launch/process/error_file.h"
+#include "gradwire/tools/launch/process/worker_process.h"
 
 namespace gradwire::tools {
 namespace {
 
 constexpr size_t kWidth = 110;
-// What an indented column of labels takes.
+// Columns that the labels take.
 constexpr size_t kIndent = 12;
 // More than that many others say nothing new.
 constexpr size_t kMaxOthers = 32;
@@ -35,9 +34,7 @@ std::string shorten(absl::string_view name, size_t size) {
 }
 
 std::string ending(const rendezvous::Failure& failure) {
-  if (failure.signal == 0) return absl::StrCat("exit code ", failure.exit_code);
-  const char* name = sigabbrev_np(failure.signal);
-  return name == nullptr ? absl::StrCat("signal ", failure.signal) : absl::StrCat("SIG", name);
+  return failure.signal == 0 ? absl::StrCat("exit code ", failure.exit_code) : signal_name(failure.signal);
 }
 
 void append_field(std::string& text, absl::string_view label, absl::string_view value) {

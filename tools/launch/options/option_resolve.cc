@@ -20,7 +20,7 @@ absl::Status resolve_roles(OptionDraft& draft) {
     total += role.count;
   }
   if (counted == 0) {
-    // Of labels the last counts, as with any option that is given twice.
+    // The last label counts, as with any option that is given twice.
     options.nproc_per_node = draft.workers.value_or(1);
     options.roles = {{draft.roles.empty() ? "default" : draft.roles.back().name, options.nproc_per_node}};
     return absl::OkStatus();
@@ -67,7 +67,7 @@ absl::Status apply_cluster(OptionDraft& draft) {
     GRADWIRE_RETURN_IF_ERROR(
         with_context(parse_run_id(*cluster->run_id, options.run_id), "the scheduler's job id"));
   }
-  // Of a job of another size it does not know who is who, and one node needs no address of a network. With
+  // It does not know the nodes of a job of another size, and one node needs no address of a network. With
   // ranks chosen by hand node 0 may be any.
   const bool same_nodes = cluster->nnodes.value_or(options.max_nodes) == options.max_nodes;
   const bool same_rank = !options.node_rank || options.node_rank == cluster->node_rank;
@@ -109,7 +109,7 @@ absl::Status resolve_store(OptionDraft& draft, int default_port) {
   if (!draft.endpoints.empty()) {
     options.master_addr = draft.endpoints.front().host;
     const int port = draft.endpoints.front().port;
-    options.master_port = port >= 0 ? port : default_port;
+    options.master_port = port == kNoPort ? default_port : port;
     return absl::OkStatus();
   }
   options.master_addr = draft.master_addr.value_or("127.0.0.1");
@@ -156,13 +156,11 @@ absl::Status resolve_backend(OptionDraft& draft) {
       if (several && options.run_id.empty()) {
         return absl::InvalidArgumentError(
             "etcd remembers jobs that are over, so each needs an id of its own: give --rdzv_id=ID, the same "
-            "on "
-            "each node");
+            "on each node");
       }
-      for (const HostPort& endpoint : draft.endpoints) {
-        const bool ipv6 = endpoint.host.find(':') != std::string::npos;
-        options.endpoints.push_back(absl::StrCat(ipv6 ? "[" : "", endpoint.host, ipv6 ? "]:" : ":",
-                                                 endpoint.port >= 0 ? endpoint.port : kEtcdPort));
+      for (store::Endpoint endpoint : draft.endpoints) {
+        if (endpoint.port == kNoPort) endpoint.port = kEtcdPort;
+        options.endpoints.push_back(store::to_string(endpoint));
       }
       return absl::OkStatus();
   }

@@ -72,13 +72,11 @@ constexpr OptionRow kOptions[] = {
      }},
     {"nproc_per_node", 0, Value::kWanted, "N",
      "workers on this node: a number, cpu (one per core), gpu (one per visible GPU) or auto (gpu where there "
-     "is "
-     "one, else cpu) (default 1)",
+     "is one, else cpu) (default 1)",
      false, &parse_workers},
     {"rdzv_backend", 0, Value::kWanted, "NAME",
      "where launchers meet: static (node 0, ranks given), store (the endpoint's launcher; c10d is the same) "
-     "or etcd "
-     "(etcd-v2 is the same) (default store with --standalone or --rdzv_endpoint, else static)",
+     "or etcd (etcd-v2 is the same) (default store with --standalone or --rdzv_endpoint, else static)",
      true, &parse_backend},
     {"rdzv_endpoint", 0, Value::kWanted, "HOST[:PORT]",
      "the node that serves the store (port 29400 unless given), or etcd's members, comma separated (port "
@@ -90,16 +88,12 @@ constexpr OptionRow kOptions[] = {
      }},
     {"rdzv_id", 0, Value::kWanted, "ID",
      "the job's id, the same on all nodes; run_id is the same (default: random; \"none\" with several nodes, "
-     "but "
-     "etcd needs one for each job)",
+     "but etcd needs one for each job)",
      false, [](OptionDraft& d, absl::string_view v) { return parse_run_id(v, d.options.run_id); }},
     {"rdzv_conf", 0, Value::kWanted, "NAME=VALUE,...",
      "seconds: join_timeout (or timeout; 600), last_call_timeout (30), close_timeout (30), "
-     "keep_alive_interval (5), "
-     "read_timeout (10, of etcd 60); keep_alive_max_attempt (3); is_host (true, false); for etcd cacert, "
-     "cert, key "
-     "(files), "
-     "user, password",
+     "keep_alive_interval (5), read_timeout (10, of etcd 60); keep_alive_max_attempt (3); is_host (true, "
+     "false); for etcd cacert, cert, key (files), user, password",
      true, [](OptionDraft& d, absl::string_view v) { return parse_rendezvous_conf(v, d.options.conf); }},
     {"standalone", 0, Value::kNone, "",
      "one node, localhost, a free port unless --master_port is given; where nodes meet is not looked at",
@@ -145,8 +139,7 @@ constexpr OptionRow kOptions[] = {
      [](OptionDraft& d, absl::string_view v) { return parse_ranks(v, d.options.streams.shown.emplace()); }},
     {"line_buffered", 0, Value::kOptional, "BOOL",
      "each line that a worker prints comes at once, since its standard output is a pseudo terminal (the "
-     "default); "
-     "=false: when the program flushes",
+     "default); =false: when the program flushes",
      false, [](OptionDraft& d, absl::string_view v) { return set_flag(d.options.line_buffered, v); }},
     {"node_rank", 0, Value::kWanted, "N", "this node's rank, 0..nnodes-1 (default 0)", true,
      [](OptionDraft& d, absl::string_view v) {

@@ -12,18 +12,18 @@
 
 namespace gradwire::tools {
 
-// What has been said so far, of which defaults depend on other options.
+// The options as given so far; defaults may depend on other options.
 struct OptionDraft {
   const LaunchSurroundings* surroundings = nullptr;
 
-  // What is final as soon as it is said.
+  // Options that are final as soon as they are given.
   LaunchOptions options;
 
   std::optional<int> workers;  // --nproc_per_node
   bool nodes_given = false;
   std::vector<RoleCount> roles;
   std::optional<RendezvousBackend> backend;
-  std::vector<HostPort> endpoints;
+  std::vector<store::Endpoint> endpoints;
   std::optional<std::string> master_addr;
   std::optional<int> master_port;
 };
@@ -40,8 +40,8 @@ struct OptionRow {
   Value value;
   absl::string_view value_name;  // how --help calls the value
   absl::string_view help;
-  // Of where the nodes are and how they meet: --standalone says all of that, and the environment then
-  // nothing.
+  // The option says where the nodes are and how they meet: --standalone says all of that, and then the
+  // environment is ignored.
   bool places_nodes;
   // A flag's value is "" where it was given without one.
   absl::Status (*apply)(OptionDraft& draft, absl::string_view value);

@@ -13,35 +13,21 @@
 namespace gradwire::tools {
 namespace {
 
-constexpr int kMaxPort = 65535;
-
-absl::Status parse_host_port(absl::string_view text, HostPort& endpoint) {
-  absl::string_view host = text, port;
-  bool has_port = false;
-  if (absl::StartsWith(text, "[")) {
-    const size_t close = text.find(']');
-    if (close == absl::string_view::npos)
-      return absl::InvalidArgumentError(absl::StrCat("\"", text, "\" lacks a ]"));
-    host = text.substr(1, close - 1);
-    port = text.substr(close + 1);
-    has_port = !port.empty();
-    if (has_port && port[0] != ':') {
-      return absl::InvalidArgumentError(absl::StrCat("\"", text, "\" is not [ADDRESS]:PORT"));
-    }
-    if (has_port) port.remove_prefix(1);
-  } else if (std::count(text.begin(), text.end(), ':') == 1) {
-    // More than one colon is an IPv6 address alone.
-    const size_t colon = text.find(':');
-    host = text.substr(0, colon);
-    port = text.substr(colon + 1);
-    has_port = true;
-  }
-  if (absl::StrContains(host, '/')) {
+absl::Status parse_host_port(absl::string_view text, store::Endpoint& endpoint) {
+  if (absl::StrContains(text, '/')) {
     return absl::InvalidArgumentError(
         absl::StrCat("\"", text, "\" is not HOST:PORT (write it without a scheme or path)"));
   }
-  absl::Status status = parse_name(host, endpoint.host);
-  if (status.ok() && has_port) status = parse_int(port, 0, kMaxPort, endpoint.port);
+  const bool in_brackets = absl::StartsWith(text, "[");
+  // More than one colon is an IPv6 address alone.
+  const bool has_port =
+      in_brackets ? !absl::EndsWith(text, "]") : std::count(text.begin(), text.end(), ':') == 1;
+  if (has_port) {
+    GRADWIRE_ASSIGN_OR_RETURN(endpoint, store::parse_endpoint(text));
+    return absl::OkStatus();
+  }
+  endpoint.port = kNoPort;
+  const absl::Status status = parse_name(in_brackets ? text.substr(1, text.size() - 2) : text, endpoint.host);
   return with_context(status, absl::StrCat("\"", text, "\""));
 }
 
@@ -135,7 +121,7 @@ absl::Status parse_roles(absl::string_view text, std::vector<RoleCount>& roles) 
   return absl::OkStatus();
 }
 
-absl::Status parse_host_ports(absl::string_view text, std::vector<HostPort>& endpoints) {
+absl::Status parse_host_ports(absl::string_view text, std::vector<store::Endpoint>& endpoints) {
   for (absl::string_view part : absl::StrSplit(text, ',')) {
     endpoints.emplace_back();
     GRADWIRE_RETURN_IF_ERROR(parse_host_port(absl::StripAsciiWhitespace(part), endpoints.back()));

@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "gradwire/store/tcp/endpoint.h"
 #include "gradwire/tools/launch/options/layout.h"
 
 namespace gradwire::tools {
@@ -34,11 +35,8 @@ absl::Status parse_ranks(absl::string_view text, std::set<int>& ranks);
 // "trainer" (count 0) or "server:1,trainer:4"; adds to `roles`.
 absl::Status parse_roles(absl::string_view text, std::vector<RoleCount>& roles);
 
-// HOST[:PORT], an IPv6 address with a port in brackets; -1 for a port that is not there.
-struct HostPort {
-  std::string host;
-  int port = -1;
-};
-absl::Status parse_host_ports(absl::string_view text, std::vector<HostPort>& endpoints);
+// "HOST[:PORT],...", an IPv6 address with a port in brackets; kNoPort for a port that is not there.
+inline constexpr int kNoPort = -1;
+absl::Status parse_host_ports(absl::string_view text, std::vector<store::Endpoint>& endpoints);
 
 }  // namespace gradwire::tools

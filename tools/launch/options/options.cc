@@ -1,6 +1,9 @@
 #include "gradwire/tools/launch/options/options.h"
 
+#include <algorithm>
+#include <cstdlib>
 #include <set>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -9,6 +12,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "gradwire/base/error.h"
+#include "gradwire/tools/launch/options/gpus.h"
 #include "gradwire/tools/launch/options/option_table.h"
 
 namespace gradwire::tools {
@@ -131,6 +135,16 @@ void append_wrapped(std::string& text, absl::string_view words, size_t indent) {
 }
 
 }  // namespace
+
+LaunchSurroundings LaunchSurroundings::of_process() {
+  return {.variable = [](const std::string& name) -> std::optional<std::string> {
+            const char* value = std::getenv(name.c_str());
+            if (value == nullptr || *value == '\0') return std::nullopt;
+            return value;
+          },
+          .cores = std::max<int>(std::thread::hardware_concurrency(), 1),
+          .visible_gpus = [] { return count_visible_gpus(); }};
+}
 
 absl::StatusOr<LaunchOptions> parse_launch_options(const std::vector<std::string>& args,
                                                    const LaunchSurroundings& surroundings) {

@@ -1,27 +1,28 @@
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "gradwire/tools/launch/options/cluster.h"
 #include "gradwire/tools/launch/options/layout.h"
 #include "gradwire/tools/launch/options/option_conf.h"
-#include "gradwire/tools/launch/options/option_surroundings.h"
 #include "gradwire/tools/launch/options/streams.h"
 
 namespace gradwire::tools {
 
-// Where the launchers of a job meet.
+// The place in which the launchers of a job meet.
 enum class RendezvousBackend {
   kStatic,  // in a store that the launcher of node 0 serves; every node has its rank from the start
   kStore,   // in a store that the launcher at the endpoint serves
   kEtcd,    // in etcd
 };
 
-// What the launcher is to do: the command line, PET_... variables, what a cluster's scheduler says, and
-// defaults, in this order, and checked together.
+// The launcher's task: from the command line, PET_... variables, a cluster's scheduler and defaults, in this
+// order, and checked together.
 struct LaunchOptions {
   bool help = false;     // then nothing else is checked
   bool version = false;  // the same
@@ -30,7 +31,7 @@ struct LaunchOptions {
   std::vector<RoleCount> roles = {{"default", 1}};  // nproc_per_node together
   int min_nodes = 1;
   int max_nodes = 1;  // more than min_nodes: the job is elastic
-  // Of a job that is not elastic: always with kStatic, and with the others if it was given.
+  // Only in a job that is not elastic: always with kStatic, and with the others if it was given.
   std::optional<int> node_rank;
 
   RendezvousBackend backend = RendezvousBackend::kStatic;
@@ -55,7 +56,7 @@ struct LaunchOptions {
 
   absl::Duration grace_period = absl::Seconds(30);
 
-  // What the user should be told before the job starts; a line each.
+  // Lines for the user before the job starts.
   std::vector<std::string> notes;
 
   std::string program;
@@ -64,8 +65,17 @@ struct LaunchOptions {
   bool elastic() const { return min_nodes < max_nodes; }
 };
 
+// The process and machine, as far as the launcher's options depend on them.
+struct LaunchSurroundings {
+  Variables variable;
+  int cores = 1;  // that this process may use
+  std::function<int()> visible_gpus;
+
+  static LaunchSurroundings of_process();
+};
+
 // Reads the arguments after the program's own name. Dashes and underscores in an option's name are the same.
-// Options end at the first argument that is none, the program; what follows belongs to it. InvalidArgument
+// Options end at the first argument that is not one, the program; the rest belongs to it. InvalidArgument
 // names the argument or variable that is wrong.
 absl::StatusOr<LaunchOptions> parse_launch_options(
     const std::vector<std::string>& args,
