@@ -117,8 +117,7 @@ void Reducer::before_forward(bool training) {
     if (state_.started()) {
       throw Error(absl::FailedPreconditionError(
           absl::StrCat("the last backward pass of DistributedDataParallel did not reach all parameters, so "
-                       "that their reduction was "
-                       "not finished. Without gradient: ",
+                       "that their reduction was not finished. Without gradient: ",
                        buckets_.names_of(state_.missing()), " (of ", parameters_.size(),
                        "). If forward does not use all of them: find_unused_parameters; if the pass failed, "
                        "so has this rank")));

@@ -1,4 +1,4 @@
-// What happens in a backward pass: the hooks' part of Reducer.
+// The part of Reducer that the hooks call in a backward pass.
 
 #include <ATen/ops/clone.h>
 #include <ATen/ops/empty.h>
@@ -161,8 +161,7 @@ void Reducer::mark_locked(std::size_t index) {
                          "\" got a gradient, though forward's outputs do not depend on it")
           : absl::StrCat("the parameter \"", name,
                          "\" got a second gradient while the reduction of others had not been finished: a "
-                         "backward pass "
-                         "for a part of the outputs is followed by another")));
+                         "backward pass for a part of the outputs is followed by another")));
 }
 
 // With the lock: the order in which they start is the same on all ranks. Starting returns at once.

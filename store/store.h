@@ -118,7 +118,7 @@ class Store {
                                                               std::optional<absl::string_view> last_value,
                                                               absl::Time deadline) = 0;
 
-  absl::Duration resolve(Timeout timeout) const;
+  absl::Time deadline_of(Timeout timeout) const;
   absl::StatusOr<std::string> wait_for_value(absl::string_view key,
                                              std::optional<absl::string_view> last_value, Timeout timeout);
 

@@ -78,8 +78,7 @@ absl::Status EtcdStore::start(const EtcdStoreOptions& options) {
                                                              .name = description(),
                                                              .prefix = prefix_},
                                          clock());
-  const absl::Time deadline =
-      options.timeout == absl::InfiniteDuration() ? absl::InfiniteFuture() : clock().now() + options.timeout;
+  const absl::Time deadline = clock().now() + options.timeout;
   // Says whether it is there, and this store may read.
   GRADWIRE_RETURN_IF_ERROR(do_num_keys("", deadline).status());
   if (options.lease_ttl > absl::ZeroDuration()) {

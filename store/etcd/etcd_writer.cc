@@ -155,8 +155,7 @@ absl::StatusOr<std::optional<EtcdWriter::Outcome>> EtcdWriter::learn(Task& task,
   if (task.unsure && !slot.value.has_value()) {
     return absl::UnavailableError(
         "etcd was lost sight of while it was to change a key, and has no record of it since: its data was "
-        "lost, or the "
-        "store's lease ran out. It is not known whether the change happened");
+        "lost, or the store's lease ran out. It is not known whether the change happened");
   }
   task.slot.mod_revision = slot.mod_revision;
   // Nothing of this call has happened: the slot has gone with the lease, or with etcd's data.

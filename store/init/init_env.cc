@@ -57,8 +57,7 @@ absl::StatusOr<Rendezvous> init_env(InitRequest request) {
   if (!missing.empty()) {
     return absl::InvalidArgumentError(
         absl::StrCat("the environment lacks ", absl::StrJoin(missing, ", "),
-                     ": set them, start by a launcher that does, or give rank and "
-                     "world size as arguments"));
+                     ": set them, start by a launcher that does, or give rank and world size as arguments"));
   }
   GRADWIRE_RETURN_IF_ERROR(check_rank(request));
 

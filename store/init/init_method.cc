@@ -30,11 +30,6 @@ absl::StatusOr<Rendezvous> run(const InitRequest& request) {
   }
 }
 
-absl::Time deadline_of(const RendezvousOptions& options) {
-  return options.timeout == absl::InfiniteDuration() ? absl::InfiniteFuture()
-                                                     : Clock::system().now() + options.timeout;
-}
-
 }  // namespace
 
 absl::StatusOr<Rendezvous> rendezvous(absl::string_view init_method, int rank, int world_size,
@@ -45,7 +40,7 @@ absl::StatusOr<Rendezvous> rendezvous(absl::string_view init_method, int rank, i
   request.world_size =
       world_size != kUnknownWorldSize ? world_size : request.url.world_size.value_or(kUnknownWorldSize);
   request.options = options;
-  request.deadline = deadline_of(options);
+  request.deadline = Clock::system().now() + options.timeout;
   absl::StatusOr<Rendezvous> result = run(request);
   if (!result.ok()) return with_context(result.status(), absl::StrCat("rendezvous by ", init_method));
   log(LogLevel::kInfo, "rendezvous by ", init_method, ": rank ", result->rank, ", world size ",
@@ -59,7 +54,7 @@ absl::StatusOr<Rendezvous> rendezvous(std::shared_ptr<Store> store, int rank, in
   request.rank = rank;
   request.world_size = world_size;
   request.options = options;
-  request.deadline = deadline_of(options);
+  request.deadline = Clock::system().now() + options.timeout;
   GRADWIRE_RETURN_IF_ERROR(check_group(options));
   GRADWIRE_RETURN_IF_ERROR(check_rank(request));
   const std::string where = store->description();

@@ -47,10 +47,6 @@ absl::Status wait_timeout(absl::string_view message) {
   return status;
 }
 
-absl::Time deadline_after(const Clock& clock, absl::Duration timeout) {
-  return timeout == absl::InfiniteDuration() ? absl::InfiniteFuture() : clock.now() + timeout;
-}
-
 }  // namespace
 
 bool is_wait_timeout(const absl::Status& status) { return status.GetPayload(kWaitTimeout).has_value(); }
@@ -67,14 +63,14 @@ absl::Duration Store::timeout() const {
   return timeout_;
 }
 
-absl::Duration Store::resolve(Timeout timeout) const {
-  return timeout.has_value() ? *timeout : this->timeout();
+absl::Time Store::deadline_of(Timeout timeout) const {
+  return clock_.now() + (timeout.has_value() ? *timeout : this->timeout());
 }
 
 absl::Status Store::try_set(absl::string_view key, absl::string_view value, Timeout timeout) {
   GRADWIRE_RETURN_IF_ERROR(check_key(key));
   GRADWIRE_RETURN_IF_ERROR(check_value(key, value));
-  return do_set(key, value, deadline_after(clock_, resolve(timeout)));
+  return do_set(key, value, deadline_of(timeout));
 }
 
 absl::StatusOr<std::string> Store::try_get(absl::string_view key, Timeout timeout) {
@@ -83,7 +79,7 @@ absl::StatusOr<std::string> Store::try_get(absl::string_view key, Timeout timeou
 
 absl::StatusOr<int64_t> Store::try_add(absl::string_view key, int64_t n, Timeout timeout) {
   GRADWIRE_RETURN_IF_ERROR(check_key(key));
-  return do_add(key, n, deadline_after(clock_, resolve(timeout)));
+  return do_add(key, n, deadline_of(timeout));
 }
 
 absl::StatusOr<std::string> Store::try_compare_set(absl::string_view key, absl::string_view expected,
@@ -91,19 +87,19 @@ absl::StatusOr<std::string> Store::try_compare_set(absl::string_view key, absl::
   GRADWIRE_RETURN_IF_ERROR(check_key(key));
   GRADWIRE_RETURN_IF_ERROR(check_value(key, expected));
   GRADWIRE_RETURN_IF_ERROR(check_value(key, desired));
-  return do_compare_set(key, expected, desired, deadline_after(clock_, resolve(timeout)));
+  return do_compare_set(key, expected, desired, deadline_of(timeout));
 }
 
 absl::StatusOr<bool> Store::try_delete_key(absl::string_view key, Timeout timeout) {
   GRADWIRE_RETURN_IF_ERROR(check_key(key));
-  return do_delete_key(key, deadline_after(clock_, resolve(timeout)));
+  return do_delete_key(key, deadline_of(timeout));
 }
 
 absl::StatusOr<int64_t> Store::try_num_keys(Timeout timeout) { return try_num_keys_under("", timeout); }
 
 absl::StatusOr<int64_t> Store::try_num_keys_under(absl::string_view prefix, Timeout timeout) {
   GRADWIRE_RETURN_IF_ERROR(check_key(prefix));
-  return do_num_keys(prefix, deadline_after(clock_, resolve(timeout)));
+  return do_num_keys(prefix, deadline_of(timeout));
 }
 
 absl::Status Store::try_wait(const std::vector<std::string>& keys, Timeout timeout) {
@@ -114,8 +110,7 @@ absl::Status Store::try_wait(const std::vector<std::string>& keys, Timeout timeo
   for (const std::string& key : keys) GRADWIRE_RETURN_IF_ERROR(check_key(key));
   if (keys.empty()) return absl::OkStatus();
   const absl::Time start = clock_.now();
-  GRADWIRE_ASSIGN_OR_RETURN(const std::vector<std::string> missing,
-                            do_wait(keys, deadline_after(clock_, resolve(timeout))));
+  GRADWIRE_ASSIGN_OR_RETURN(const std::vector<std::string> missing, do_wait(keys, deadline_of(timeout)));
   if (missing.empty()) return absl::OkStatus();
   return wait_timeout(
       absl::StrCat("waited ", absl::FormatDuration(absl::Trunc(clock_.now() - start, absl::Milliseconds(1))),
@@ -134,7 +129,7 @@ absl::StatusOr<std::string> Store::wait_for_value(absl::string_view key,
   if (last_value.has_value()) GRADWIRE_RETURN_IF_ERROR(check_value(key, *last_value));
   const absl::Time start = clock_.now();
   GRADWIRE_ASSIGN_OR_RETURN(std::optional<std::string> value,
-                            do_watch(key, last_value, deadline_after(clock_, resolve(timeout))));
+                            do_watch(key, last_value, deadline_of(timeout)));
   if (value.has_value()) return *std::move(value);
   return wait_timeout(absl::StrCat(
       "waited ", absl::FormatDuration(absl::Trunc(clock_.now() - start, absl::Milliseconds(1))), " in the ",

@@ -56,8 +56,7 @@ absl::Status TcpStore::start(const TcpStoreOptions& options) {
       TcpStoreClient::Options{
           .endpoint = dialled, .name = description(), .world_size = options.world_size.value_or(0)},
       std::move(loop), clock());
-  const absl::Time deadline =
-      options.timeout == absl::InfiniteDuration() ? absl::InfiniteFuture() : clock().now() + options.timeout;
+  const absl::Time deadline = clock().now() + options.timeout;
   GRADWIRE_RETURN_IF_ERROR(client_->connect(deadline));
   if (!options.is_master || !options.wait_for_workers || !options.world_size.has_value())
     return absl::OkStatus();
