@@ -3,6 +3,7 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "gradwire/base/clock.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/process/crash_handler.h"
 #include "gradwire/base/threads/execution_state.h"
@@ -164,7 +165,7 @@ Future<ServiceReply> AgentServices::call_service(const Worker& to, uint32_t serv
 }
 
 absl::Time AgentServices::call_deadline(const std::optional<absl::Duration>& timeout) const {
-  return impl_->caller->deadline(timeout);
+  return impl_->caller->deadline(timeout, Clock::system().now());
 }
 
 absl::StatusOr<transport::Buffer> AgentServices::allocate_for(const Destination& to, std::size_t size) {

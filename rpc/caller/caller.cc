@@ -56,10 +56,8 @@ absl::StatusOr<std::shared_ptr<Peer>> Caller::find(const Destination& destinatio
   return peers_.find(Worker{destination.name(), destination.id(), destination.incarnation()});
 }
 
-absl::Time Caller::deadline(const std::optional<absl::Duration>& timeout) const {
-  const absl::Duration allowed = timeout.value_or(runtime_.options.rpc_timeout);
-  absl::Time deadline =
-      allowed == absl::InfiniteDuration() ? absl::InfiniteFuture() : Clock::system().now() + allowed;
+absl::Time Caller::deadline(const std::optional<absl::Duration>& timeout, absl::Time now) const {
+  absl::Time deadline = now + timeout.value_or(runtime_.options.rpc_timeout);
   // A call made by a handler ends no later than the call that the handler serves.
   if (auto serving = CallContext::current()) deadline = std::min(deadline, serving->deadline());
   return deadline;

@@ -34,9 +34,9 @@ class Caller {
   const PendingCalls& pending() const { return pending_; }
 
   absl::StatusOr<std::shared_ptr<Peer>> find(const Destination& destination) const;
-  // When a call that may take `timeout` (none: the agent's rpc_timeout) and
-  // starts now must have ended, on Clock::system(); no later than the call that the calling thread serves.
-  absl::Time deadline(const std::optional<absl::Duration>& timeout) const;
+  // When a call that starts at `now` and may take `timeout` (none: the agent's rpc_timeout) must have ended; no later
+  // than the call that the calling thread serves. Both times are on Clock::system().
+  absl::Time deadline(const std::optional<absl::Duration>& timeout, absl::Time now) const;
   // A place for the call in the window of its peer. Waits if the window is full and the options say so.
   absl::StatusOr<FlowCredit> enter_window(PendingCall& call, uint64_t bytes);
 

@@ -1,6 +1,5 @@
 #include "gradwire/rpc/caller/outgoing_call.h"
 
-#include <algorithm>
 #include <atomic>
 #include <utility>
 
@@ -48,17 +47,14 @@ OutgoingCall::OutgoingCall(Caller& caller, const Destination& destination, std::
   if (destination.is_ordered()) request_.set_order_key(order_key_of_this_thread());
   call_->started = Clock::system().now();
   call_->leaves = call_->started;
-  const absl::Duration said = destination.timeout().value_or(caller.runtime().options.rpc_timeout);
-  call_->deadline = caller.deadline(destination.timeout());
-  // For the message: as the caller said it, unless the call that it serves leaves it less.
-  const absl::Duration left = call_->deadline - call_->started;
-  if (std::min(said, left) <= absl::ZeroDuration()) {
-    set_status(absl::DeadlineExceededError(absl::StrCat("no time is left for the call, whose timeout is ",
-                                                        absl::FormatDuration(said),
-                                                        " (absl::InfiniteDuration() is no limit)")));
+  call_->deadline = caller.deadline(destination.timeout(), call_->started);
+  call_->timeout = call_->deadline - call_->started;
+  if (call_->timeout <= absl::ZeroDuration()) {
+    set_status(absl::DeadlineExceededError(
+        absl::StrCat("no time is left for the call, whose timeout is ", absl::FormatDuration(call_->timeout),
+                     "; a call in a handler ends no later than the call that the handler serves "
+                     "(absl::InfiniteDuration() is no limit)")));
   }
-  call_->timeout =
-      absl::AbsDuration(said - left) < absl::Milliseconds(1) ? said : std::max(absl::ZeroDuration(), left);
 }
 
 OutgoingCall::~OutgoingCall() {
