@@ -111,9 +111,7 @@ class GracefulShutdown {
     for (int round = 0;; ++round) {
       GRADWIRE_RETURN_IF_ERROR(finish_own_work());
       proto::ShutdownReport mine;
-      AgentStatistics statistics;
-      parts_.caller.count(statistics);
-      mine.set_sent(statistics.calls_made);
+      mine.set_sent(parts_.caller.calls_made());
       mine.set_idle(idle());
       const std::string key = absl::StrCat(prefix_, round, "/");
       GRADWIRE_RETURN_IF_ERROR(write_report(absl::StrCat(key, self_.id), mine));

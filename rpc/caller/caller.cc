@@ -223,7 +223,7 @@ void Caller::end_all(const absl::Status& reason) {
 }
 
 void Caller::count(AgentStatistics& statistics) const {
-  statistics.calls_made = calls_made_.load();
+  statistics.calls_made = calls_made();
   statistics.calls_failed = calls_failed_.load();
   statistics.calls_repeated = calls_repeated_.load();
   statistics.call_p50 = latencies_.quantile(0.5);

@@ -61,6 +61,7 @@ class Caller {
   void worker_lost(const Worker& peer, const absl::Status& reason);
   void end_all(const absl::Status& reason);
 
+  uint64_t calls_made() const { return calls_made_.load(); }
   void count(AgentStatistics& statistics) const;
   void count(AgentTables& tables) const;
 
