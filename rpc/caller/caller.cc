@@ -46,6 +46,12 @@ absl::StatusOr<IncomingPayload> unpack(PendingCall& call, Answer answer, RRefSer
   return in;
 }
 
+void send_cancel(Link& link, uint64_t call_id) {
+  EnvelopeBox envelope;
+  envelope->mutable_cancel()->set_call_id(call_id);
+  (void)link.send(*envelope, {});
+}
+
 }  // namespace
 
 Caller::Caller(AgentRuntime& runtime, Peers& peers, RRefService& rrefs)
@@ -89,10 +95,7 @@ void Caller::send(uint64_t id, proto::Envelope& envelope, std::vector<transport:
                   PendingCalls::Taken call) {
   proto::Request& request = *envelope.mutable_request();
   request.set_call_id(id);
-  if (call->deadline != absl::InfiniteFuture()) {
-    // Never 0, which would mean no deadline.
-    request.set_timeout_us(std::max<int64_t>(1, absl::ToInt64Microseconds(call->deadline - call->leaves)));
-  }
+  request.set_timeout_us(timeout_us(call->deadline, call->leaves));
   calls_made_.fetch_add(1, std::memory_order_relaxed);
   const bool borrows = any_borrowed(buffers);
   call->borrows = borrow && borrows;
@@ -152,11 +155,14 @@ void Caller::complete(PendingCalls::Taken call, absl::StatusOr<Answer> answer) {
 
 void Caller::retract(uint64_t id, PendingCalls::Taken call, absl::Status reason) {
   if (call->link != nullptr) {
-    EnvelopeBox envelope;
-    envelope->mutable_cancel()->set_call_id(id);
-    (void)call->link->send(*envelope, {});
+    send_cancel(*call->link, id);
   } else {
-    cancel_later(*call, id);
+    // It is between two attempts, and the one before may be running there.
+    runtime_.executor->post_clean([this, peer = call->peer, id] {
+      // A lost worker has cancelled it; and one that cannot be reached keeps it no longer than its deadline.
+      if (absl::StatusOr<std::shared_ptr<Link>> link = peers_.link_to(peer); link.ok())
+        send_cancel(**link, id);
+    });
   }
   complete(std::move(call), std::move(reason));
 }

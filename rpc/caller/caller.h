@@ -82,8 +82,6 @@ class Caller {
   void attempt(uint64_t id);
   // An attempt has failed: another follows, or the call fails.
   void interrupted(uint64_t id, const absl::Status& reason);
-  // Tells the callee of a call that is between two attempts.
-  void cancel_later(const PendingCall& call, uint64_t id);
 
   AgentRuntime& runtime_;
   Peers& peers_;

@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -42,10 +41,7 @@ void Caller::attempt(uint64_t id) {
   request.set_call_id(id);
   request.set_attempt(static_cast<uint32_t>(call->number));
   request.set_answered_below(request_ids_.answered_below(call->peer->worker.incarnation));
-  if (call->deadline != absl::InfiniteFuture()) {
-    request.set_timeout_us(
-        std::max<int64_t>(1, absl::ToInt64Microseconds(call->deadline - Clock::system().now())));
-  }
+  request.set_timeout_us(timeout_us(call->deadline, Clock::system().now()));
   const absl::StatusOr<uint64_t> ticket = (*link)->send(envelope, call->request->buffers);
   if (PendingCalls::Taken given_up = pending_.sent(id, ticket.ok() ? *ticket : 0)) {
     absl::Status reason = given_up->given_up;
@@ -76,24 +72,11 @@ void Caller::interrupted(uint64_t id, const absl::Status& reason) {
     complete(std::move(taken), std::move(closed));
     return;
   }
-  // An attempt before this one may be running there.
-  if (peers_.status(worker).ok()) cancel_later(*taken, id);
   const std::string text =
       absl::StrCat("worker \"", worker.name, "\" could not be reached, or went away, while \"", call->callee,
                    "\" was under way, in ", call->number,
                    call->number == 1 ? " attempt: " : " attempts: ", reason.message());
-  complete(std::move(taken), with_worker(absl::Status(reason.code(), text), worker.name));
-}
-
-void Caller::cancel_later(const PendingCall& call, uint64_t id) {
-  runtime_.executor->post_clean([this, peer = call.peer, id] {
-    // A lost worker has cancelled it; and one that cannot be reached keeps it no longer than its deadline.
-    absl::StatusOr<std::shared_ptr<Link>> link = peers_.link_to(peer);
-    if (!link.ok()) return;
-    EnvelopeBox envelope;
-    envelope->mutable_cancel()->set_call_id(id);
-    (void)(*link)->send(*envelope, {});
-  });
+  retract(id, std::move(taken), with_worker(absl::Status(reason.code(), text), worker.name));
 }
 
 }  // namespace gradwire::rpc

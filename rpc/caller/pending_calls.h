@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -61,6 +62,12 @@ struct PendingCall {
   absl::AnyInvocable<void(absl::StatusOr<IncomingPayload>)> done;
   absl::AnyInvocable<void(absl::StatusOr<Answer>)> answered;
 };
+
+// The timeout_us of a request that leaves at `now`: never 0 unless there is no deadline.
+inline int64_t timeout_us(absl::Time deadline, absl::Time now) {
+  if (deadline == absl::InfiniteFuture()) return 0;
+  return std::max<int64_t>(1, absl::ToInt64Microseconds(deadline - now));
+}
 
 // The calls of one agent that wait for an answer. Whoever takes a call out completes it, so each completes
 // once, and then says finished(): until then the call counts as unfinished, though it is no longer in the
