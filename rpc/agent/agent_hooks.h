@@ -14,8 +14,7 @@ struct AgentHooks {
   std::function<std::unique_ptr<transport::Transport>(std::unique_ptr<transport::Transport>)> wrap_transport;
 };
 
-template <class Wrap>
-std::shared_ptr<const AgentHooks> wrap_transports(Wrap wrap) {
+inline std::shared_ptr<const AgentHooks> wrap_transports(decltype(AgentHooks::wrap_transport) wrap) {
   return std::make_shared<const AgentHooks>(AgentHooks{std::move(wrap)});
 }
 
