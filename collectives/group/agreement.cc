@@ -136,25 +136,21 @@ void forget(store::Store& store, absl::string_view key, int size) {
   (void)store.try_delete_key(verdict_key(key));
 }
 
-absl::Status MonitoredBarrier::run(store::Store& store, int rank, int size, absl::Duration timeout,
-                                   bool name_all, const std::function<absl::Status()>& interrupted) {
+absl::Status MonitoredBarrier::run(Agreement round, absl::Duration timeout) {
   const auto key = [](int64_t number) { return absl::StrCat("monitored_barrier/", number); };
-  const int64_t round = next_++;
-  const absl::Status status = agree({.store = store,
-                                     .key = key(round),
-                                     .rank = rank,
-                                     .size = size,
-                                     .deadline = Clock::system().now() + timeout,
-                                     .interrupted = interrupted,
-                                     .name_all = name_all},
-                                    "");
+  const int64_t number = next_++;
+  round.key = key(number);
+  round.deadline = Clock::system().now() + timeout;
+  const absl::Status status = agree(round, "");
   if (absl::IsDeadlineExceeded(status)) {
     return absl::DeadlineExceededError(
         absl::StrCat(status.message(), " within ", absl::FormatDuration(timeout)));
   }
   GRADWIRE_RETURN_IF_ERROR(status);
-  // A rank that has come to this one is through with those before.
-  for (; rank == 0 && forgotten_ < round; ++forgotten_) forget(store, key(forgotten_), size);
+  // A rank that has come to this barrier has left those before.
+  for (; round.rank == 0 && forgotten_ < number; ++forgotten_) {
+    forget(round.store, key(forgotten_), round.size);
+  }
   return absl::OkStatus();
 }
 

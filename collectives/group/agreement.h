@@ -41,9 +41,9 @@ void forget(store::Store& store, absl::string_view key, int size);
 // The barriers of one group that name the ranks that do not come: rounds without a text. Not thread-safe.
 class MonitoredBarrier {
  public:
-  // All ranks call it equally often. Errors as agree(), DeadlineExceeded with the time.
-  absl::Status run(store::Store& store, int rank, int size, absl::Duration timeout, bool name_all,
-                   const std::function<absl::Status()>& interrupted);
+  // All ranks call it equally often. Gives `round` its key, and its deadline from `timeout`. Errors as agree(),
+  // DeadlineExceeded with the time.
+  absl::Status run(Agreement round, absl::Duration timeout);
 
  private:
   int64_t next_ = 0;

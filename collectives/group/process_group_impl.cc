@@ -43,11 +43,11 @@ int ProcessGroupImpl::check_rank(Operation operation, int world_rank, absl::stri
 void ProcessGroupImpl::monitored_barrier(std::optional<absl::Duration> timeout, bool wait_all_ranks) {
   OperationRecord record;
   record.operation = Operation::kMonitoredBarrier;
-  const absl::Duration patience = timeout.value_or(options_.timeout);
   (void)runner_->perform(Mode::kNow, record, c10::Device(at::kCPU), [&](RunContext& run) -> absl::Status {
-    const auto interrupted = [this] { return runner_->interruption(); };
-    GRADWIRE_RETURN_IF_ERROR(interrupted());
-    return monitored_barrier_.run(*store_, run.rank, run.size, patience, wait_all_ranks, interrupted);
+    GRADWIRE_RETURN_IF_ERROR(runner_->interruption());
+    Agreement round{.store = *store_, .rank = run.rank, .size = run.size, .name_all = wait_all_ranks};
+    round.interrupted = [this] { return runner_->interruption(); };
+    return monitored_barrier_.run(std::move(round), timeout.value_or(options_.timeout));
   });
 }
 
