@@ -9,12 +9,11 @@
 
 namespace gradwire::collectives {
 
-// What of one backward pass has been seen: bookkeeping alone.
+// Bookkeeping of the gradients that one backward pass has produced so far.
 //
 // Idle; started by start(); over when every bucket has been taken, and idle again after reset(). Not thread-safe.
 class ReadyState {
  public:
-  ReadyState() = default;
   ReadyState(Buckets buckets, std::size_t parameters);
 
   bool started() const { return started_; }

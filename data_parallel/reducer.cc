@@ -31,14 +31,11 @@ Reducer::Reducer(std::vector<NamedTensor> parameters, std::vector<NamedTensor> b
                  ReducerOptions options)
     : options_(std::move(options)),
       buckets_(with_grad(parameters), options_.caps),
-      parameters_(buckets_.size()) {
+      parameters_(buckets_.size()),
+      state_(buckets_.buckets(), parameters_.size()) {
   for (const NamedTensor& buffer : buffers) buffers_.push_back(buffer.tensor);
   parameters.insert(parameters.end(), buffers.begin(), buffers.end());
   check_and_broadcast(parameters);
-  {
-    MutexLock lock(mutex_);
-    state_ = ReadyState(buckets_.buckets(), parameters_.size());
-  }
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     Parameter& parameter = parameters_[i];
     parameter.accumulator = torch::autograd::impl::grad_accumulator(buckets_.leaves()[i]);
