@@ -1,5 +1,6 @@
 #include "gradwire/rpc/callee/served_calls.h"
 
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -232,7 +233,7 @@ void ServedCalls::worker_lost(const Worker& caller, const absl::Status& reason) 
 }
 
 void ServedCalls::cancel(const Worker& from, uint64_t link, uint64_t call_id, const absl::Status& reason) {
-  absl::optional<CancellationSource> source;
+  std::optional<CancellationSource> source;
   {
     MutexLock lock(mutex_);
     auto found = calls_.find({link, call_id});

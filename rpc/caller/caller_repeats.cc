@@ -28,7 +28,7 @@ void Caller::send_repeatable(uint64_t id, proto::Envelope& envelope, std::vector
 }
 
 void Caller::attempt(uint64_t id) {
-  const absl::optional<PendingCalls::Attempt> call = pending_.attempt(id, /*begins=*/true);
+  const std::optional<PendingCalls::Attempt> call = pending_.attempt(id, /*begins=*/true);
   if (!call) return;
   const absl::StatusOr<std::shared_ptr<Link>> link = link_to(call->peer);
   if (!link.ok()) {
@@ -52,7 +52,7 @@ void Caller::attempt(uint64_t id) {
 }
 
 void Caller::interrupted(uint64_t id, const absl::Status& reason) {
-  const absl::optional<PendingCalls::Attempt> call = pending_.attempt(id, /*begins=*/false);
+  const std::optional<PendingCalls::Attempt> call = pending_.attempt(id, /*begins=*/false);
   if (!call) return;
   const Worker& worker = call->peer->worker;
   const absl::Time next = Clock::system().now() + runtime_.options.retry.backoff_after(call->number);

@@ -67,10 +67,10 @@ PendingCalls::Broken PendingCalls::take_link(const Link& link) {
   return broken;
 }
 
-absl::optional<PendingCalls::Attempt> PendingCalls::attempt(uint64_t id, bool begins) {
+std::optional<PendingCalls::Attempt> PendingCalls::attempt(uint64_t id, bool begins) {
   MutexLock lock(mutex_);
   auto found = calls_.find(id);
-  if (found == calls_.end()) return absl::nullopt;
+  if (found == calls_.end()) return std::nullopt;
   PendingCall& call = *found->second;
   if (begins) ++call.attempts;
   return Attempt{call.peer, call.repeatable, call.callee, call.deadline, call.attempts};

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -114,7 +115,7 @@ class PendingCalls {
     int number = 0;  // 1: the first.
   };
   // The attempt that a call is at, after counting it if it `begins`. Nothing when the call is gone.
-  absl::optional<Attempt> attempt(uint64_t id, bool begins);
+  std::optional<Attempt> attempt(uint64_t id, bool begins);
   // The attempt goes on this link; sent() follows. False when the call is gone.
   bool attach(uint64_t id, const std::shared_ptr<Link>& link);
   // The attempt on this link has failed. False when the call is gone, or not there any more.

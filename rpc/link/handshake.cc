@@ -103,7 +103,7 @@ proto::Hello Handshake::hello(uint64_t number) const {
 Handshake::Parting Handshake::part(const proto::Goodbye& goodbye) const {
   absl::Status said = status_from_proto(goodbye.reason());
   if (!other_.has_value()) {
-    return {said.ok() ? absl::UnavailableError("the other side said goodbye") : said, absl::nullopt};
+    return {said.ok() ? absl::UnavailableError("the other side said goodbye") : said, std::nullopt};
   }
   const std::string& name = other_->name;
   // A worker that shuts down says Cancelled; any other code is why it refuses this one.
@@ -114,7 +114,7 @@ Handshake::Parting Handshake::part(const proto::Goodbye& goodbye) const {
   absl::Status reason = with_context(said, absl::StrCat("worker \"", name, "\" refuses this one"));
   if (absl::IsAborted(said)) return {with_worker(std::move(reason), name), WorkerState::kDead};
   // It lives, and does not like this connection.
-  return {with_worker(absl::UnavailableError(reason.message()), name), absl::nullopt};
+  return {with_worker(absl::UnavailableError(reason.message()), name), std::nullopt};
 }
 
 }  // namespace gradwire::rpc

@@ -1,11 +1,11 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 
 #include "absl/status/status.h"
-#include "absl/types/optional.h"
 #include "gradwire/proto/rpc.pb.h"
 #include "gradwire/rpc/worker.h"
 #include "gradwire/rpc/worker_state.h"
@@ -54,7 +54,7 @@ class Handshake {
   };
 
   // `self` must outlive it. `to`: the worker that the connection was made to; nothing for one that came in.
-  Handshake(const Worker& self, absl::optional<Worker> to)
+  Handshake(const Worker& self, std::optional<Worker> to)
       : self_(self), made_here_(to.has_value()), other_(std::move(to)) {}
 
   // What to do with a message, were nothing held before it.
@@ -66,7 +66,7 @@ class Handshake {
   // What a Goodbye means: why the connection ends, and what becomes of the worker if that is lost with it.
   struct Parting {
     absl::Status reason;
-    absl::optional<WorkerState> lost;
+    std::optional<WorkerState> lost;
   };
   Parting part(const proto::Goodbye& goodbye) const;
 
@@ -95,7 +95,7 @@ class Handshake {
   const Worker& self_;
   const bool made_here_;
   // Who is at the other end, or must be.
-  absl::optional<Worker> other_;
+  std::optional<Worker> other_;
   bool introduced_ = false;
   bool holds_ = false;
   bool impatient_ = false;

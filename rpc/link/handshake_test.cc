@@ -69,7 +69,7 @@ class HandshakeTest : public ::testing::Test {
   const Worker self_{"self", 0, 11};
   const Worker other_{"other", 1, 22};
   Group group_;
-  Handshake came_in_{self_, absl::nullopt};
+  Handshake came_in_{self_, std::nullopt};
   Handshake made_{self_, other_};
 };
 
@@ -154,7 +154,7 @@ TEST_F(HandshakeTest, GoodbyeSaysWhetherTheWorkerIsLost) {
   EXPECT_EQ(came_in_.receive(goodbye_of(absl::CancelledError("end")), group_).action, Action::kPart);
   // Nobody has introduced itself.
   Handshake::Parting parting = came_in_.part(goodbye_of(absl::CancelledError("end")).goodbye());
-  EXPECT_EQ(parting.lost, absl::nullopt);
+  EXPECT_EQ(parting.lost, std::nullopt);
   EXPECT_EQ(parting.reason.code(), absl::StatusCode::kCancelled);
   parting = made_.part(goodbye_of(absl::CancelledError("end")).goodbye());
   EXPECT_EQ(parting.lost, WorkerState::kLeft);
@@ -163,7 +163,7 @@ TEST_F(HandshakeTest, GoodbyeSaysWhetherTheWorkerIsLost) {
   EXPECT_EQ(parting.lost, WorkerState::kDead);
   EXPECT_EQ(parting.reason.code(), absl::StatusCode::kAborted);
   parting = made_.part(goodbye_of(absl::ResourceExhaustedError("too much")).goodbye());
-  EXPECT_EQ(parting.lost, absl::nullopt);
+  EXPECT_EQ(parting.lost, std::nullopt);
   EXPECT_EQ(parting.reason.code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(parting.reason.message(), HasSubstr("refuses this one: too much"));
 }

@@ -34,7 +34,7 @@ Link::Link(Context& context, uint64_t number, std::shared_ptr<Peer> peer, std::s
       context_(context),
       transport_(std::move(transport)),
       made_here_(peer != nullptr),
-      handshake_(context.self, made_here_ ? absl::make_optional(peer->worker) : absl::nullopt),
+      handshake_(context.self, made_here_ ? std::make_optional(peer->worker) : std::nullopt),
       peer_(std::move(peer)),
       held_(context.limits, context.held_bytes) {}
 

@@ -97,9 +97,9 @@ Peer::Ended Peer::remove(const std::shared_ptr<Link>& link) {
   return ended;
 }
 
-absl::optional<Peer::Links> Peer::lose(WorkerState state, const absl::Status& reason) {
+std::optional<Peer::Links> Peer::lose(WorkerState state, const absl::Status& reason) {
   MutexLock lock(mutex_);
-  if (!lost_reason_.ok()) return absl::nullopt;
+  if (!lost_reason_.ok()) return std::nullopt;
   state_ = state;
   lost_reason_ = reason;
   link_ = nullptr;

@@ -4,13 +4,13 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "absl/types/optional.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/proto/membership.pb.h"
 #include "gradwire/rpc/link/arrivals.h"
@@ -67,7 +67,7 @@ struct Peer {
   };
   Ended remove(const std::shared_ptr<Link>& link);
   // It is lost, and what it still has of connections is returned. Nothing when it was lost before.
-  absl::optional<Links> lose(WorkerState state, const absl::Status& reason);
+  std::optional<Links> lose(WorkerState state, const absl::Status& reason);
   void set_suspect(bool suspect);
   // Whether it has introduced itself on a connection that stands.
   bool is_connected() const;

@@ -239,7 +239,7 @@ void Peers::lose(const Worker& worker, WorkerState state, const absl::Status& re
 void Peers::lose(const std::shared_ptr<Peer>& peer, WorkerState state, absl::Status reason) {
   if (shared_.stopping) return;
   reason = with_worker(std::move(reason), peer->worker.name);
-  const absl::optional<Peer::Links> links = peer->lose(state, reason);
+  const std::optional<Peer::Links> links = peer->lose(state, reason);
   if (!links.has_value()) return;
   monitor_.remove(*peer);
   bury(peer->worker);

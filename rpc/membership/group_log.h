@@ -2,13 +2,13 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "absl/types/optional.h"
 #include "gradwire/base/clock.h"
 #include "gradwire/proto/membership.pb.h"
 #include "gradwire/rpc/membership/formation.h"
@@ -38,7 +38,7 @@ class GroupLog {
     std::string by;
     std::string reason;
     // A worker could not join, and so the members up to here are refused.
-    absl::optional<proto::Refusal> refusal;
+    std::optional<proto::Refusal> refusal;
   };
 
   // Waits for the next line and applies it. DeadlineExceeded when there is none in time (store::is_wait_timeout), or the
