@@ -17,8 +17,6 @@ namespace {
 constexpr absl::Duration kLook = absl::Seconds(2);
 // How long a store that has been silent is given to answer.
 constexpr absl::Duration kAsk = absl::Seconds(1);
-constexpr absl::Duration kAgain = absl::Milliseconds(500);
-constexpr absl::Duration kAppend = absl::Seconds(5);
 
 // A call that the store did not answer in time.
 bool is_unanswered(const absl::Status& status) {
@@ -106,7 +104,7 @@ void Directory::tell_lost(Listener& listener, const absl::Status& reason, bool n
   }
   listener.on_store_lost(reason);
   MutexLock lock(mutex_);
-  if (!stopping_) changed_.wait_for(mutex_, kAgain);
+  if (!stopping_) changed_.wait_for(mutex_, GroupLog::kAgain);
 }
 
 bool Directory::tell(Listener& listener, const GroupLog::Event& event) {
@@ -179,14 +177,14 @@ void Directory::run_writer() {
       status = absl::UnavailableError("the log cannot be read");
     } else if (!is_unanswered(status)) {
       // A store that has not answered is not asked twice: this thread is the one that leave() waits for.
-      status = writer_log_->append(line, kAppend, ignore, wanted);
+      status = writer_log_->append(line, GroupLog::kAppend, ignore, wanted);
     }
     if (!status.ok()) {
       // The store is gone, for a while or for good.
       MutexLock lock(mutex_);
       if (stopping_ || leaving_) continue;
       deaths_.push_back(std::move(line));
-      changed_.wait_for(mutex_, kAgain);
+      changed_.wait_for(mutex_, GroupLog::kAgain);
     }
   }
 }

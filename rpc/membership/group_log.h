@@ -28,6 +28,10 @@ proto::LogLine death_line(const Worker& worker, const Worker& by, const std::str
 // store. Not thread-safe.
 class GroupLog {
  public:
+  // How long its users wait before they try again, and how long appending one line may take.
+  static constexpr absl::Duration kAgain = absl::Milliseconds(500);
+  static constexpr absl::Duration kAppend = absl::Seconds(5);
+
   explicit GroupLog(std::shared_ptr<store::Store> store) : store_(std::move(store)) {}
 
   // What a line said and did. `record`: of the worker that joined, with its id.

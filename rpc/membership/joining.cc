@@ -18,8 +18,6 @@ namespace {
 
 // How long somebody is given to show that it lives.
 constexpr absl::Duration kPatience = absl::Seconds(2);
-constexpr absl::Duration kAgain = absl::Milliseconds(500);
-constexpr absl::Duration kAppend = absl::Seconds(5);
 constexpr absl::Duration kToBeHeard = absl::Seconds(10);
 // How long workers that come late are told why the group did not form. Who comes after that is of another attempt.
 constexpr absl::Duration kToldFor = absl::Seconds(30);
@@ -94,7 +92,7 @@ absl::Status Joining::enter(const proto::LogLine& line) {
     if (!absl::IsDeadlineExceeded(event.status())) return while_joining(event.status());
     GRADWIRE_RETURN_IF_ERROR(hear_refusal());
     const auto free = [&] { return log_.roster().check(entry_).what == What::kJoined && !comes_late(); };
-    if (absl::Status appended = append(line, std::max(left_until(deadline_), kAppend), free);
+    if (absl::Status appended = append(line, std::max(left_until(deadline_), GroupLog::kAppend), free);
         !appended.ok()) {
       return while_joining(appended);
     }
@@ -125,7 +123,7 @@ absl::Status Joining::make_way(const Roster::Change& refused) {
       return absl::OkStatus();  // Gone meanwhile.
   }
   Life life = options_.probe(records_[other.incarnation],
-                             std::min(kPatience, std::max(left_until(deadline_), kAgain)));
+                             std::min(kPatience, std::max(left_until(deadline_), GroupLog::kAgain)));
   // A member that is refused is about to leave.
   if (life == Life::kAlive && log_.formation().is_refused(other.incarnation)) life = Life::kUnknown;
   if (life == Life::kAlive) return refuse(conflict);
@@ -133,10 +131,10 @@ absl::Status Joining::make_way(const Roster::Change& refused) {
     const auto wanted = [&] { return log_.roster().status(other.incarnation) == Roster::Status::kMember; };
     return while_joining(append(
         death_line(other, entry_.worker, "a worker that took its place found nobody where it had listened"),
-        std::max(left_until(deadline_), kAppend), wanted));
+        std::max(left_until(deadline_), GroupLog::kAppend), wanted));
   }
   // The others may agree on it meanwhile.
-  absl::StatusOr<GroupLog::Event> event = log_.read(std::min(kAgain, left_until(deadline_)));
+  absl::StatusOr<GroupLog::Event> event = log_.read(std::min(GroupLog::kAgain, left_until(deadline_)));
   if (event.ok()) {
     note(*event);
   } else if (!absl::IsDeadlineExceeded(event.status())) {
@@ -159,7 +157,7 @@ absl::Status Joining::refuse(const std::string& conflict) {
   const auto concerns_all = [&] {
     return log_.formation().is_forming(log_.roster()) && log_.roster().check(entry_).what != What::kJoined;
   };
-  const absl::Status appended = append(line, kAppend, concerns_all);
+  const absl::Status appended = append(line, GroupLog::kAppend, concerns_all);
   if (appended.ok() && refusal_.incarnation() == entry_.worker.incarnation) wait_until_heard();
   return refused;
 }
@@ -175,7 +173,8 @@ absl::Status Joining::hear_refusal() {
   proto::LogLine line;
   line.mutable_refusal()->set_incarnation(refusal_.incarnation());
   line.mutable_refusal()->set_id(entry_.worker.id);
-  if (absl::Status appended = append(line, kAppend, [this] { return comes_late(); }); !appended.ok()) {
+  if (absl::Status appended = append(line, GroupLog::kAppend, [this] { return comes_late(); });
+      !appended.ok()) {
     return while_joining(appended);
   }
   if (!log_.formation().has_failed()) return absl::OkStatus();  // Others have begun anew meanwhile.
