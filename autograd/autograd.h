@@ -22,7 +22,7 @@ enum class BackwardMode {
   kFast,
 };
 
-// What backward() does beside the ordinary.
+// Options of one backward pass.
 struct BackwardOptions {
   // The graph stays usable for another pass.
   bool retain_graph = false;
@@ -68,8 +68,9 @@ struct BackwardOptions {
 void backward(const ContextRef& context, const std::vector<at::Tensor>& roots,
               const BackwardOptions& options = {});
 
-// The gradients of `inputs`, tensors of this worker, one for each in order: undefined where the roots do not depend on
-// it. The context keeps what it has. Otherwise as backward(); options.inputs must be empty. For a gradient penalty:
+// The gradients of `inputs`, tensors of this worker, one for each in order: undefined where the roots do not
+// depend on it. The context keeps what it has. Otherwise as backward(); options.inputs must be empty. For a
+// gradient penalty:
 //   at::Tensor slope = grad(context, {output}, {x}, {.create_graph = true})[0];
 //   backward(context, {loss + slope.square().sum()});
 std::vector<at::Tensor> grad(const ContextRef& context, const std::vector<at::Tensor>& roots,

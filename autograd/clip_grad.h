@@ -14,10 +14,10 @@ namespace gradwire::autograd {
 // gradient that somebody has got before (get_gradients) stays as it is.
 
 // Scales the gradients so that their norm, all taken as one vector, is at most `max_norm`, in place of
-// torch::nn::utils::clip_grad_norm_ and with its results, bit for bit: returns the norm they had, 0 where
-// there are none; a norm that is no finite number makes gradients that are none, or with
-// `error_if_nonfinite` is an InvalidArgument and changes nothing. One round of calls where one worker owns
-// all parameters or nothing is to be clipped, else two.
+// torch::nn::utils::clip_grad_norm_ and with its results, bit for bit: returns the norm they had, 0 without
+// gradients. A norm that is not finite makes the gradients not finite; with `error_if_nonfinite` it is an
+// InvalidArgument and changes nothing. One round of calls where one worker owns all parameters or nothing is
+// to be clipped, else two.
 double clip_grad_norm_(const ContextRef& context, const std::vector<rpc::RRef<at::Tensor>>& parameters,
                        double max_norm, double norm_type = 2.0, bool error_if_nonfinite = false);
 

@@ -31,7 +31,7 @@ class ActiveContext;
 //   optimizer.step(context);
 class Context {
  public:
-  // Of Agent::current(); throws Error, FailedPrecondition, where there is none.
+  // A context of Agent::current(). Throws Error, FailedPrecondition, without an agent.
   Context();
   // A context of `agent`. Throws Error: FailedPrecondition for nullptr, or where a context is current; what
   // waiting for a running optimizer step ends with.
@@ -76,12 +76,12 @@ std::optional<int64_t> current_context_id();
 class ContextRef {
  public:
   ContextRef(const Context& context);  // NOLINT: implicit by design, as the two below
-  // Of Agent::current().
+  // A context of Agent::current(), by its id().
   ContextRef(int64_t id) : number_(id) {}
   // By Context::full_id(), on any worker that it has reached.
   ContextRef(const rpc::Id& id) : id_(id) {}
 
-  // Throws Error, FailedPrecondition, when there is no agent.
+  // Throws Error, FailedPrecondition, without an agent.
   std::shared_ptr<rpc::Agent> agent() const;
   // The id() that was given; none when the object or its full id was.
   const std::optional<int64_t>& number() const { return number_; }

@@ -54,7 +54,7 @@ namespace optimizer_internal {
 // Name, consistency, trainers, require_gradients.
 using WireSettings = std::tuple<std::string, Consistency, int64_t, bool>;
 
-// What an owner's optimizer is made with.
+// The options that an owner's optimizer is made with.
 template <class Options>
 struct MadeWith {
   std::vector<Options> groups;
@@ -151,7 +151,7 @@ constexpr bool needs_closure() {
 template <class O>
 class DistributedOptimizer {
  public:
-  // What O is constructed with: torch::optim::SGDOptions and its like.
+  // The options that O is constructed with, for example torch::optim::SGDOptions.
   using Options = typename OptimizerTraits<O>::Options;
   // Parameters on any workers.
   using Parameters = std::vector<rpc::RRef<at::Tensor>>;
@@ -163,7 +163,7 @@ class DistributedOptimizer {
 
   // Returns when every owner has its part. Acts on Agent::current(). Throws Error, InvalidArgument, where an
   // optimizer of that name exists with another type, options, consistency, number of trainers or parameters;
-  // where there are no parameters, or one is there twice; or where O does not accept its options.
+  // without parameters, or with one twice; or where O does not accept its options.
   DistributedOptimizer(const Parameters& parameters, const Options& options,
                        const DistributedOptimizerOptions& settings = {})
       : DistributedOptimizer(std::vector<Group>{Group{parameters, std::nullopt}}, options, settings) {}
@@ -208,7 +208,7 @@ class DistributedOptimizer {
   // As torch::optim's step(closure): evaluates the closure, on this thread and in a fresh context each time,
   // and steps; returns the loss of the first evaluation. LBFGS evaluates it as often as its options allow,
   // and takes no notice of other trainers' forwards meanwhile; one worker must own all its parameters:
-  // FailedPrecondition. What the closure throws comes out as it is.
+  // FailedPrecondition. An exception of the closure comes out as it is.
   at::Tensor step(const Closure& closure) {
     if constexpr (kNeedsClosure) {
       return shards_->step_with_closure(closure);
@@ -217,20 +217,20 @@ class DistributedOptimizer {
     }
   }
 
-  // The learning rates, one for each group, from the next step on; and of all groups the same.
+  // Sets the learning rates, one for each group, from the next step on.
   void set_learning_rates(const std::vector<double>& rates) { shards_->set_learning_rates(rates); }
-  // Sets one rate for every group, from the next step on.
+  // Sets the same learning rate for all groups, from the next step on.
   void set_learning_rate(double rate) {
     shards_->set_learning_rates(std::vector<double>(shards_->num_groups(), rate));
   }
   // As the owners have them; NaN where O has none.
   std::vector<double> learning_rates() { return shards_->learning_rates(); }
 
-  // What libtorch's schedulers, and those derived from its LRScheduler, drive:
+  // An optimizer for libtorch's schedulers and those derived from its LRScheduler:
   //   torch::optim::StepLR schedule(optimizer.schedulable(), /*step_size=*/30, /*gamma=*/0.1);
-  // It has this optimizer's groups, with their learning rates and nothing else. What a scheduler sets travels
-  // with the next step, without a call of its own. Not to be used while another thread is in a call of this
-  // optimizer. Lives as long as the optimizer.
+  // It has this optimizer's groups, with their learning rates and nothing else. The rates that a scheduler
+  // sets travel with the next step, without a call of its own. Not to be used while another thread is in a
+  // call of this optimizer. Lives as long as the optimizer.
   torch::optim::Optimizer& schedulable() { return shards_->schedulers(); }
 
   // The options of all groups and the state of all parameters, from all owners, as bytes. Throws Error:

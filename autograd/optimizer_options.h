@@ -17,9 +17,9 @@
 // How the options of libtorch's optimizers travel.
 namespace gradwire::autograd {
 
-// What an optimizer is constructed with, and its name on the wire. Specialise it, and Codec for the options,
-// for an optimizer of your own; then GRADWIRE_OPTIMIZER(MyOptimizer) in a library that both programs link.
-// It is constructed from (std::vector<OptimizerParamGroup>, Options), or, without groups, from
+// The options that an optimizer is constructed with, and its name on the wire. Specialise it, and Codec for
+// the options, for an optimizer of your own; then GRADWIRE_OPTIMIZER(MyOptimizer) in a library that both
+// programs link. It is constructed from (std::vector<OptimizerParamGroup>, Options), or, without groups, from
 // (std::vector<Tensor>, Options). kNeedsClosure = true: its step() asks for the loss.
 template <class O>
 struct OptimizerTraits;

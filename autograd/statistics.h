@@ -7,7 +7,7 @@
 
 namespace gradwire::autograd {
 
-// What one agent's autograd part holds and has seen.
+// Sizes and counters of one agent's autograd part.
 struct AutogradStatistics {
   // Contexts that live here: opened here, or reached from another worker, and not released yet.
   std::size_t contexts = 0;
@@ -15,8 +15,8 @@ struct AutogradStatistics {
   std::size_t cleanups_under_way = 0;
   // Messages of contexts that had been released when they came; they were dropped. Since the agent started.
   uint64_t late_messages = 0;
-  // What is kept of released contexts, so that late messages do not make them again, and of how many origins. Both are
-  // bounded (autograd/context/context_table.h).
+  // Released contexts that are remembered, so that late messages do not make them again. Bounded, as the next
+  // one (autograd/context/context_table.h).
   std::size_t released_contexts = 0;
   // The workers that those contexts were opened on.
   std::size_t context_origins = 0;

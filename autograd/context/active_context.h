@@ -55,8 +55,9 @@ class ActiveContext {
   const std::shared_ptr<Timeline::Frame> frame_;
 };
 
-// The execution slot of the active context. Unlike ExecutionSlot it tells the timeline which thread works for
-// which frame. A slot may hold a context that has ended; current_context() does not return such a context.
+// The execution slot of the active context. Unlike ExecutionSlot it reports to the timeline which thread
+// works for which frame. A slot may hold a context that has ended; current_context() does not return such a
+// context.
 class ActiveContextSlot {
  public:
   using Value = std::shared_ptr<const ActiveContext>;

@@ -17,7 +17,7 @@ namespace gradwire::autograd {
 
 class Pass;
 
-// What one worker holds of one live context. Shared by whoever works with it; out of reach once the context
+// The state of one live context on one worker. Shared by whoever works with it; out of reach once the context
 // is released and gone with the last of them.
 struct ContextState {
   // `self`: the incarnation of the worker. `unjoined_gradients`: of all contexts of the worker.
@@ -38,8 +38,8 @@ struct ContextState {
   // Numbers given to messages with tensors that require grad.
   uint64_t messages ABSL_GUARDED_BY(mutex) = 0;
   Gradients gradients ABSL_GUARDED_BY(mutex);
-  // Passes of which something was heard, ended ones too: their messages may come again. At the limit the oldest that
-  // has ended is forgotten: its messages would have to come again after so many later passes.
+  // Passes of which a message has come, ended ones too: their messages may come again. At the limit the
+  // oldest that has ended is forgotten: its messages would have to come again after so many later passes.
   static constexpr std::size_t kMaxPasses = 256;
   absl::flat_hash_map<rpc::Id, std::shared_ptr<Pass>> passes ABSL_GUARDED_BY(mutex);
   std::deque<rpc::Id> pass_order ABSL_GUARDED_BY(mutex);

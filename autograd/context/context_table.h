@@ -13,22 +13,22 @@
 
 namespace gradwire::autograd {
 
-// Which contexts live on a worker, which were released, where else they have been, and who may end them:
-// bookkeeping alone.
+// Keeps which contexts live on a worker, which were released, where else they have been, and who may end
+// them: bookkeeping alone.
 //
-// A context is new (nothing is known of it), live, or released. Released contexts must be told from new ones
-// while a late message may still come. Per origin the table keeps a low watermark, below which everything is
-// released, and the released counters above it. The origin knows its watermark, the lowest counter of a live
-// context, and sends it along with every release.
+// A context is new (nothing is known of it), live, or released. Released contexts must be distinguished from
+// new ones while a late message may still come. Per origin the table keeps a low watermark, below which
+// everything is released, and the released counters above it. The origin knows its watermark, the lowest
+// counter of a live context, and sends it along with every release.
 //
-// Who ends a context. The origin ends it, and a party does: a worker that sent a message of the context here, or
-// got one from here. What any other worker says is kept against that worker alone: its release may have overtaken
-// its own first message, which must be refused then, but the context lives on for the others. The watermark is the
-// origin's: from others it ends only contexts in which they take part, or which have no party left.
+// The origin ends a context, and a party does: a worker that sent a message of the context here, or got one
+// from here. What any other worker says is kept against that worker alone: its release may have overtaken its
+// own first message, which must be refused then, but the context lives on for the others. The watermark is
+// the origin's: from others it ends only contexts in which they take part, or which have no party left.
 //
 // Every table has a limit, and is counted before it grows. At a limit new origins are refused, and of what is
-// remembered the oldest is forgotten: a message that comes later than thousands of later contexts of its origin
-// would make its context live again, until the origin's watermark passes it.
+// remembered the oldest is forgotten: a message that comes later than thousands of later contexts of its
+// origin would make its context live again, until the origin's watermark passes it.
 //
 // Not thread-safe.
 class ContextTable {
@@ -46,7 +46,8 @@ class ContextTable {
     std::size_t live = kMaxLive;
     // Origins with a row, and lost ones that are remembered.
     std::size_t origins = 1 << 16;
-    // Of each origin: released counters that are remembered, and as many releases of workers that are no party.
+    // Released counters that are remembered for each origin, and as many releases by workers that are not a
+    // party.
     std::size_t released = 1 << 12;
   };
 
@@ -60,11 +61,11 @@ class ContextTable {
   // A message of the context is about to go to `worker`. False when the context is not live: then nothing may
   // be sent in its name.
   bool touch(const rpc::Id& context, uint64_t worker);
-  // Whom messages of the context went to.
+  // The workers that messages of the context went to.
   std::vector<uint64_t> touched(const rpc::Id& context) const;
 
-  // The context was released, and every one of its origin below `low`: the origin says so. Returns whom its
-  // messages went to, who must be told; nothing when it was not live here.
+  // The context was released, and every one of its origin below `low`: the origin says so. Returns the
+  // workers that its messages went to, which must be notified; nothing when it was not live here.
   std::optional<std::vector<uint64_t>> release(const rpc::Id& context, uint64_t low);
   // Live contexts of `origin` below its watermark: their release is on its way from elsewhere, or was lost
   // with a worker.
@@ -72,7 +73,7 @@ class ContextTable {
 
   struct Ended {
     rpc::Id context;
-    // Who must be told.
+    // The workers that must be notified.
     std::vector<uint64_t> touched;
   };
   struct Cleanup {
@@ -83,14 +84,14 @@ class ContextTable {
   // CLEANUP came from `from`.
   Cleanup cleanup(const rpc::Id& context, uint64_t low, uint64_t from);
 
-  // What the origin `self` says of its own contexts, `next` being the lowest counter that it has not
-  // allocated: the lowest of a live one.
+  // The watermark of the origin `self`: the lowest counter of its live contexts. `next`: the lowest counter
+  // that it has not allocated.
   uint64_t low(uint64_t self, uint64_t next) const;
 
   // The worker is gone: nothing of its contexts will be live again. Returns those that are.
   std::vector<rpc::Id> origin_lost(uint64_t origin);
-  // The worker is gone and need not be told of releases. Returns what ended with it: contexts without a party
-  // left whose end another worker had said before.
+  // The worker is gone and need not be notified of releases. Returns what ended with it: contexts without a
+  // party left whose end another worker had said before.
   std::vector<Ended> worker_lost(uint64_t worker);
 
   std::size_t size() const { return live_.size(); }
@@ -101,7 +102,7 @@ class ContextTable {
  private:
   struct Row {
     absl::flat_hash_set<uint64_t> touched;
-    // Who sent messages of the context here.
+    // The workers that sent messages of the context here.
     absl::flat_hash_set<uint64_t> heard;
 
     bool has_party(uint64_t worker) const { return touched.contains(worker) || heard.contains(worker); }

@@ -29,7 +29,7 @@ std::shared_ptr<ContextState> Contexts::open() {
 
 absl::StatusOr<std::shared_ptr<ContextState>> Contexts::enter(const rpc::Id& context, uint64_t from) {
   MutexLock lock(mutex_);
-  // This worker is no party of its own view of a context: it is never lost.
+  // This worker is not a party in its own view of a context: it is never lost.
   switch (table_.enter(context, from == agent_.self().incarnation ? 0 : from)) {
     case ContextTable::Entry::kLive:
       return states_.at(context);

@@ -27,8 +27,8 @@ class Contexts {
 
   // A new context of this worker.
   std::shared_ptr<ContextState> open();
-  // The context that a message of worker `from`, an incarnation, names; made live if it is new. NotFound when it
-  // was released.
+  // The context that a message of worker `from`, an incarnation, names; made live if it is new. NotFound when
+  // it was released.
   absl::StatusOr<std::shared_ptr<ContextState>> enter(const rpc::Id& context, uint64_t from);
   // NotFound, with what to do, when it does not live here.
   absl::StatusOr<std::shared_ptr<ContextState>> find(const rpc::Id& context) const;
@@ -41,8 +41,8 @@ class Contexts {
 
   // A context of this worker ends, here and on every worker its messages went to from here.
   void release(const rpc::Id& context);
-  // Worker `from` says that the context has ended; `low` as in CLEANUP. PermissionDenied when it lives and `from`
-  // is neither its origin nor a party (ContextTable).
+  // Worker `from` says that the context has ended; `low` as in CLEANUP. PermissionDenied when it lives and
+  // `from` is neither its origin nor a party (ContextTable).
   absl::Status cleanup(const rpc::Id& context, uint64_t low, uint64_t from);
   void worker_lost(const rpc::Worker& worker);
 
@@ -56,13 +56,13 @@ class Contexts {
   uint64_t late_messages() const { return late_.load(std::memory_order_relaxed); }
   // CLEANUPs that were refused.
   uint64_t refused_cleanups() const { return refused_.load(std::memory_order_relaxed); }
-  // What the table remembers of released contexts, and of how many origins.
+  // The numbers of released contexts and of origins that the table remembers.
   std::size_t remembered() const;
   std::size_t origins() const;
   uint64_t unjoined_gradients() const { return unjoined_gradients_->load(std::memory_order_relaxed); }
 
  private:
-  // Contexts that have ended here, and who is told.
+  // Contexts that have ended here, and the workers to notify.
   struct Gone {
     std::vector<std::shared_ptr<ContextState>> states;
     std::vector<std::pair<rpc::Id, uint64_t>> to_tell;

@@ -24,8 +24,8 @@ class Gate : public std::enable_shared_from_this<Gate> {
  public:
   using Proceed = absl::AnyInvocable<void(absl::Status)>;
 
-  // `timers` is asked when the first one has to wait: an agent has none yet when its extensions are made.
-  // What it returns outlives the gate.
+  // `timers` is asked when the first one has to wait: an agent has none yet when its extensions are made. The
+  // queue that it returns outlives the gate.
   explicit Gate(std::function<TimerQueue&()> timers) : timers_(std::move(timers)) {}
   ~Gate();
 
@@ -48,7 +48,7 @@ class Gate : public std::enable_shared_from_this<Gate> {
   void shutdown(const absl::Status& reason);
 
   std::size_t forwarding() const;
-  // Which contexts still need their backward here, for messages.
+  // The contexts that still need their backward here, for messages.
   std::vector<rpc::Id> forwarding_contexts() const;
 
  private:

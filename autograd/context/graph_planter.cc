@@ -43,7 +43,7 @@ absl::Status GraphPlanter::outgoing(const rpc::Worker& to, rpc::TensorSet* tenso
         absl::StrCat("the current autograd context ", rpc::to_string(active->id),
                      " belongs to another agent than \"", agent_.self().name, "\", which makes this call"));
   }
-  // First of all: whoever gets the message must hear of the context's end.
+  // This comes first: a worker that gets the message must be notified of the context's end.
   const std::shared_ptr<ContextState> context = contexts_.touch(active->id, to.incarnation);
   if (context == nullptr) return absl::OkStatus();
 

@@ -19,7 +19,7 @@ bool is_differentiable(const at::Tensor& tensor) {
   return at::isFloatingType(tensor.scalar_type()) || at::isComplexType(tensor.scalar_type());
 }
 
-// What the sender says of where the gradients go on to; nothing unless it says it of all.
+// Reads where the sender says that the gradients go on to; empty unless it says so for all tensors.
 std::vector<Onward> read_onward(const proto::Graph& graph) {
   std::vector<Onward> all;
   if (graph.onward_size() != graph.tensors_size()) return all;
@@ -78,7 +78,7 @@ absl::StatusOr<SendNodes> find_send_nodes(ContextState& context, const std::vect
 
 absl::Status plant_recv(const rpc::Id& context, uint64_t self, const rpc::Worker& from,
                         std::vector<at::Tensor>& tensors, const proto::Graph& graph) {
-  // What the sender did not join to the graph (no_grad mode) is no leaf here either.
+  // A tensor that the sender did not join to the graph (no_grad mode) is not a leaf here either.
   for (at::Tensor& tensor : tensors) {
     if (tensor.defined() && tensor.requires_grad()) tensor = tensor.detach();
   }

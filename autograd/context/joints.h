@@ -24,7 +24,7 @@ using SendNodes = std::vector<std::shared_ptr<SendNode>>;
 absl::StatusOr<SendNodes> find_send_nodes(ContextState& context, const std::vector<uint64_t>& messages);
 
 // The message arrived at worker `self`: those of `tensors` that `graph` names become outputs of a recv node,
-// the others are no leaves. InvalidArgument for what no worker says.
+// the others are not leaves. InvalidArgument for a graph that no worker sends.
 absl::Status plant_recv(const rpc::Id& context, uint64_t self, const rpc::Worker& from,
                         std::vector<at::Tensor>& tensors, const proto::Graph& graph);
 

@@ -12,8 +12,8 @@ namespace gradwire::autograd {
 
 using PositionField = google::protobuf::RepeatedField<uint64_t>;
 
-// The calling thread, which works in `active`, makes a call now. What it made before, a send node for the call's tensors
-// too, is older than the callee's nodes; what it makes afterwards is younger.
+// The calling thread, which works in `active`, makes a call now. Nodes that it made before, the send node of
+// the call included, are older than the callee's nodes; nodes that it makes afterwards are younger.
 void write_position(const ActiveContext& active, PositionField& out);
 // Nothing when it is malformed.
 std::optional<Timeline::Path> read_position(const PositionField& in);

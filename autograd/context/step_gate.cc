@@ -22,8 +22,8 @@ StepGate::Tickets StepGate::admitted(const rpc::Id& context) {
 }
 
 StepGate::Tickets StepGate::step(uint64_t ticket, const rpc::Id& context, const Parameters& parameters) {
-  // Whoever steps has had his backward; what he called here since then was no forward, or two that did so
-  // would wait for each other.
+  // A trainer that steps has had its backward. Its calls since then do not count as a forward: two trainers
+  // that made such calls would wait for each other.
   forwarding_.erase(context);
   queue_.push_back({ticket, context, true, false, parameters});
   return pump();

@@ -26,7 +26,7 @@ namespace gradwire::autograd {
 class StepGate {
  public:
   using Tickets = std::vector<uint64_t>;
-  // What a step changes: any numbers that tell the worker's parameters apart, ascending.
+  // The parameters that a step changes: any numbers that identify them on this worker, ascending.
   using Parameters = std::shared_ptr<const std::vector<uintptr_t>>;
 
   // Counted: one for each optimizer that waits.
@@ -46,7 +46,7 @@ class StepGate {
 
   // A pass of the context has ended here, or the context was released: it is not forwarding any more.
   Tickets left(const rpc::Id& context);
-  // Who waits under `ticket` has given up. False, and nothing happens, when it has passed already.
+  // The waiter of `ticket` has given up. False, and nothing happens, when it has passed already.
   bool give_up(uint64_t ticket, Tickets& passed);
 
   std::size_t forwarding() const { return forwarding_.size(); }
@@ -66,7 +66,7 @@ class StepGate {
   Tickets pump();
 
   int armed_ = 0;
-  // Of the steps that run.
+  // The parameters of the steps that run.
   std::vector<Parameters> running_;
   absl::flat_hash_set<rpc::Id> forwarding_;
   std::list<Waiter> queue_;

@@ -9,7 +9,7 @@
 
 namespace gradwire::autograd {
 
-// A map from tensor to gradient; tensors are told apart by identity, as torch's own maps of gradients do.
+// A map from tensor to gradient; tensors are distinguished by identity, as torch's own maps of gradients do.
 // Iterates in the order in which the gradients first came. Not thread-safe.
 class Gradients {
  public:

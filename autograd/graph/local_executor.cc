@@ -152,7 +152,7 @@ void LocalExecutor::need(const From& from, Reach& reach) {
   if (from.what == From::What::kRecord) {
     Record& record = records_[from.record];
     if (std::exchange(record.needed, true)) return;
-    // What leads to an input has been followed already.
+    // The edges that lead to an input have been followed already.
     if (record.captured) return;
     for (const Incoming& each : record.incoming) needs_.push_back(each.from);
   } else if (from.what == From::What::kSent) {

@@ -35,9 +35,9 @@ namespace gradwire::autograd {
 // that calls user code (nodes and hooks); everything else is quick. Not thread-safe, but run() touches its
 // task alone: a lock that guards the rest need not be held. Keeps the graph alive.
 //
-// With Options::inputs_only nothing runs but what a gradient of the inputs depends on. What that is shows
-// when the whole graph has been marked: need_outputs() says what the other workers have found, begin_run()
-// ends the marking.
+// With Options::inputs_only only nodes run that a gradient of the inputs depends on. They are known when the
+// whole graph has been marked: need_outputs() says what the other workers have found, begin_run() ends the
+// marking.
 class LocalExecutor {
  public:
   using Node = torch::autograd::Node;
@@ -55,7 +55,7 @@ class LocalExecutor {
     std::shared_ptr<SendNode> node;
     std::vector<uint32_t> outputs;
   };
-  // What a walk found that other workers must hear of: senders get MARK, receivers NEEDED.
+  // The results of a walk for other workers: senders get MARK, receivers NEEDED.
   struct Reach {
     std::vector<Reached> marked;
     std::vector<Needed> needed;
@@ -81,8 +81,8 @@ class LocalExecutor {
   // An input elsewhere depends on these outputs of a message that was received here. InvalidArgument for what
   // was not marked.
   absl::StatusOr<Reach> need_outputs(uint64_t sender, uint64_t message, const std::vector<uint32_t>& outputs);
-  // What has been counted since the last call: nodes that will run, messages and root gradients that will
-  // arrive. With inputs_only that is known from begin_run() on.
+  // The number, since the last call, of nodes that will run and of messages and root gradients that will
+  // arrive. With inputs_only it is known from begin_run() on.
   uint64_t take_counted() { return options_.inputs_only && !runs_ ? 0 : std::exchange(counted_, 0); }
   // Everything is marked. Does nothing the second time.
   void begin_run();
@@ -107,12 +107,12 @@ class LocalExecutor {
   // Where an edge that leads to a record comes from.
   struct From {
     enum class What : uint8_t { kRecord, kSent, kRoot } what;
-    // Of the record that it leads to.
+    // The input of the record that it leads to.
     uint32_t input;
-    // Of the record, or of the send node, that it comes from.
+    // The record, or the message of the send node, that it comes from.
     uint32_t record;
     uint64_t message;
-    // Of these, or which one of the roots.
+    // Its output, or the number of the root.
     uint32_t output;
 
     bool operator==(const From&) const = default;

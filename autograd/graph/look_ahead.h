@@ -12,9 +12,10 @@
 
 namespace gradwire::autograd {
 
-// Finds out, before a tensor is sent, where its gradient will go on to: through the worker's own graph, to tensors that
-// were received, and on from there as their senders said. It gives up where that is too much work for what it saves: a
-// large graph's backward pass takes longer than the wave of messages that finds out the same.
+// Finds out, before a tensor is sent, where its gradient will go on to: through the worker's own graph, to
+// tensors that were received, and on from there as their senders said. It gives up where that is too much
+// work for what it saves: a large graph's backward pass takes longer than the wave of messages that finds out
+// the same.
 class LookAhead {
  public:
   LookAhead(const rpc::Id& context, uint64_t self) : context_(context), self_(self) {}
@@ -23,7 +24,7 @@ class LookAhead {
   std::optional<Onward> from(const torch::autograd::Edge& edge);
 
  private:
-  // Of all edges together.
+  // The limit for all edges together.
   static constexpr std::size_t kMaxNodes = 256;
 
   const rpc::Id context_;

@@ -27,8 +27,8 @@ void validate_gradients(const edge_list& edges, variable_list& gradients, const 
 
 namespace {
 
-// Whose gradient a tensor's hook is for. libtorch does not export what dynamic_cast would need of the hook's
-// class.
+// The output whose gradient a tensor's hook is for. libtorch does not export the symbols of the hook's class
+// that dynamic_cast would need.
 std::optional<std::size_t> output_of(const torch::autograd::FunctionPreHook& hook) {
   using TensorHook = torch::autograd::CppFunctionTensorPreHook;
   if (std::strcmp(typeid(hook).name(), "N5torch8autograd24CppFunctionTensorPreHookE") != 0)
@@ -38,7 +38,7 @@ std::optional<std::size_t> output_of(const torch::autograd::FunctionPreHook& hoo
 
 // Tensor hooks run wherever a gradient passes, hooks of the node only where it runs.
 void call_tensor_hooks(Node& node, NodeTask& task, const GraphOptions& options) {
-  // Of a message only what is used is in the pass.
+  // Only the outputs of a message that are used are in the pass.
   const auto is_live = [&task](std::size_t output) {
     return task.live.empty() || (output < task.live.size() && task.live[output]);
   };

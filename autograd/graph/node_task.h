@@ -26,9 +26,9 @@ struct GraphOptions {
   bool retain_graph = false;
   // Adds gradients as they arrive, and holds none.
   bool sum_as_they_arrive = false;
-  // Which of two nodes is the older one. nullptr: as their thread numbered them.
+  // Decides which of two nodes is older. nullptr: as their thread numbered them.
   std::shared_ptr<const Timeline> timeline = nullptr;
-  // Only gradients of add_inputs' tensors are kept, and nothing is run that they do not depend on.
+  // Only gradients of add_inputs' tensors are kept, and only nodes that they depend on are run.
   bool inputs_only = false;
   // Where a node fails, says where it was made, if libtorch knows (anomaly mode); and whether a gradient that
   // is not a number is a failure.
@@ -54,7 +54,7 @@ struct NodeTask {
   const Captures* captures = nullptr;
   // False where gradients are only looked at, for an input that nothing else depends on.
   bool runs = true;
-  // Of a recv node: which of its gradients are looked at, and which are shipped.
+  // For a recv node: the gradients that hooks see, and those that are shipped.
   Flags live;
   Flags shipped;
   torch::autograd::variable_list inputs;

@@ -16,7 +16,7 @@ namespace gradwire::autograd {
 // Sent tensors, at any distance, that a gradient goes on to (proto/value.proto, Onward).
 class Onward {
  public:
-  // More tensors than this are not told of.
+  // The most tensors that a message names.
   static constexpr std::size_t kMaxTensors = 64;
   // Sender's incarnation and message.
   using Message = std::pair<uint64_t, uint64_t>;

@@ -11,19 +11,21 @@
 
 namespace gradwire::autograd {
 
-// Tells of two nodes on one worker which is the older one in the order in which a single process would have made all
-// nodes of a context. libtorch's engine runs the youngest node first, so this is also the order in which it adds up
-// gradients.
+// Tells of two nodes on one worker which is the older one in the order in which a single process would have
+// made all nodes of a context. libtorch's engine runs the youngest node first, so this is also the order in
+// which it adds up gradients.
 //
-// In that order a call is a part of its caller, at the moment of the call. Each call of the context that a worker serves
-// is a frame, and so is the program that opened the context. A frame's path holds, for each call that leads to it from
-// the outermost program, the moment in the caller at which it was made; it travels with the request (Graph.position).
+// In that order a call is a part of its caller, at the moment of the call. Each call of the context that a
+// worker serves is a frame, and so is the program that opened the context. A frame's path holds, for each
+// call that leads to it from the outermost program, the moment in the caller at which it was made; it travels
+// with the request (Graph.position).
 //
-// libtorch numbers nodes for each thread. A stretch is what a thread does for one frame without a break: the timeline
-// knows each stretch's thread and first number, so that (thread, number) leads to the frame and the moment in it.
+// libtorch numbers nodes for each thread. A stretch is what a thread does for one frame without a break: the
+// timeline knows each stretch's thread and first number, so that (thread, number) leads to the frame and the
+// moment in it.
 //
-// Threads that work for one frame at the same time have no order in a single process. Here the stretch that began first
-// is the older one.
+// Threads that work for one frame at the same time have no order in a single process. Here the stretch that
+// began first is the older one.
 //
 // Thread-safe. Holds no tensors.
 class Timeline {
@@ -55,7 +57,8 @@ class Timeline {
   };
 
   struct Place {
-    // nullptr: made outside of the context, and older than all that was made inside. Valid while the timeline lives.
+    // nullptr: made outside of the context, and older than all that was made inside. Valid while the timeline
+    // lives.
     const Frame* frame = nullptr;
     // Outside, instead of stretch and tick: the thread and its number.
     Moment moment;

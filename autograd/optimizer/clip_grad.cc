@@ -30,7 +30,7 @@ namespace {
 
 using Tensors = std::vector<at::Tensor>;
 
-// The gradients of this worker's parameters in a context, undefined where there is none.
+// The gradients of this worker's parameters in a context; undefined for a parameter without one.
 class LocalGradients {
  public:
   LocalGradients(const rpc::Id& id, const ParameterRefs& parameters) {
@@ -83,7 +83,7 @@ at::Tensor total_of(Tensors norms, double norm_type) {
   return std::isinf(norm_type) && norm_type > 0 ? at::max(stacked) : stacked.norm(norm_type);
 }
 
-// What to multiply with; 1 where nothing is to be clipped.
+// The factor for all gradients; 1 where nothing is to be clipped.
 double factor_of(const at::Tensor& total, double max_norm) {
   return at::clamp(max_norm / (total + 1e-6), std::nullopt, 1.0).item().toDouble();
 }
@@ -123,7 +123,7 @@ double clip_norm_here(uint64_t origin, uint64_t counter, const ParameterRefs& pa
   return norm;
 }
 
-// The norm of each gradient, undefined where there is none.
+// The norm of each gradient; undefined for a parameter without one.
 Tensors gradient_norms(uint64_t origin, uint64_t counter, const ParameterRefs& parameters, double norm_type) {
   at::NoGradGuard no_graph;
   Tensors norms = LocalGradients({origin, counter}, parameters).get();
@@ -170,7 +170,7 @@ double clip_grad_norm_(const ContextRef& context, const std::vector<rpc::RRef<at
   const std::shared_ptr<rpc::Agent> agent = context.agent();
   const rpc::Id id = live_context(*agent, context)->id;
   const std::vector<ParameterOwner> owners = by_owner(absl::MakeConstSpan(&parameters, 1));
-  // The calls are no part of the context's forward.
+  // The calls are not part of the context's forward.
   ActiveContextSlot::Scope no_context(nullptr);
   at::NoGradGuard no_graph;
   if (owners.empty()) return 0;

@@ -139,8 +139,7 @@ void put_together(const SavedGroups& groups, torch::optim::Optimizer& optimizer)
     torch::serialize::OutputArchive group(written.compilation_unit());
     write_number(kNumParametersKey, groups[g].parameters.size(), group);
     for (std::size_t p = 0; p < groups[g].parameters.size(); ++p) {
-      // What identifies a parameter within the archive; libtorch takes addresses, of which it asks only that
-      // they are numbers.
+      // The key of the parameter within the archive. libtorch takes addresses, but needs only numbers.
       const std::string key = absl::StrCat(++number);
       group.write(parameter_key(p), c10::IValue(key));
       if (const auto& each = groups[g].parameters[p].state) {

@@ -12,18 +12,18 @@
 #include "absl/status/statusor.h"
 #include "gradwire/codec/codec.h"
 
-// What an optimizer holds, taken apart: by parameter group and by parameter instead of by the addresses that
-// libtorch's own archives name parameters by, so that it fits parameters that live elsewhere next time.
+// The state of an optimizer, taken apart: by parameter group and by parameter instead of by the addresses
+// that libtorch's own archives name parameters by, so that it fits parameters that live elsewhere next time.
 namespace gradwire::autograd {
 
-// What a torch::serialize archive holds, as plain values.
+// The content of a torch::serialize archive as plain values.
 struct ArchiveTree {
   std::map<std::string, c10::IValue> values;
   std::map<std::string, ArchiveTree> children;
 };
 
 struct SavedParameter {
-  // Of the parameter, not of its state.
+  // The sizes and dtype of the parameter, not of its state.
   std::vector<int64_t> sizes;
   at::ScalarType dtype = at::kFloat;
   // nullopt: it has never been stepped.

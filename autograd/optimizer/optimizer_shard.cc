@@ -205,7 +205,7 @@ Future<OptimizerShard::Missing> OptimizerShard::step(uint64_t origin, uint64_t c
     done.set_value(missing);
   } else if (!any_defined(gradients)) {
     if (!rates.empty()) set_learning_rates(rates);
-    // What it forwarded here is used no more: its backward has been.
+    // Its forward here is over: it has had its backward.
     engine.gate().backward_ended(id);
     done.set_value(missing);
   } else if (settings_.consistency == Consistency::kWait) {
@@ -325,7 +325,7 @@ std::pair<at::Tensor, OptimizerShard::Missing> OptimizerShard::step_with_closure
     at::NoGradGuard no_graph;
     GradientSwap swap(parameters_);
     loss = optimizer_->step([&] {
-      // For ever: this call itself has a deadline, and that of the closure's is no later.
+      // There is no limit of its own: this call has a deadline, and the closure's is no later.
       auto [value, origin, counter] =
           closure.with_timeout(absl::InfiniteDuration()).rpc_sync<&ClosureTurns::evaluate>();
       const auto context = engine.contexts().find({origin, counter});

@@ -57,8 +57,8 @@ class OptimizerShard : public std::enable_shared_from_this<OptimizerShard> {
     int64_t trainers = 1;
     // A step in which a parameter has no gradient changes nothing.
     bool require_gradients = false;
-    // What the optimizer is made with, and how it is compared with another's of the same kind; nullptr: it
-    // cannot be.
+    // The options of the optimizer, and their comparison with another's of the same kind; nullptr: they
+    // cannot be compared.
     std::shared_ptr<const void> options = nullptr;
     bool (*same_options)(const void*, const void*) = nullptr;
   };
@@ -74,10 +74,10 @@ class OptimizerShard : public std::enable_shared_from_this<OptimizerShard> {
                  std::vector<Tensors> parameters, std::unique_ptr<torch::optim::Optimizer> optimizer);
   ~OptimizerShard();
 
-  // Called by trainers. The context is {origin, counter}: it may be one that has not been here. Where it has
-  // left no gradient nothing is stepped, and the step waits for nobody (kSync: counts as zeros). With
-  // require_gradients nothing is stepped either where one parameter has none. A step that waits in vain for
-  // other trainers fails with DeadlineExceeded that names them, a little before the caller's deadline
+  // Called by trainers. The context is {origin, counter}: it may be one that has not been here. Without a
+  // gradient nothing is stepped, and the step does not wait (kSync: counts as zeros). With require_gradients
+  // nothing is stepped either if one parameter lacks its gradient. A step that waits in vain for other
+  // trainers fails with DeadlineExceeded that names them, a little before the caller's deadline
   // (rpc/caller/answer_by.h).
   Future<Missing> step(uint64_t origin, uint64_t counter, const Rates& rates);
   // A step of an optimizer that evaluates the loss itself; returns the loss that it returns, and what had no
@@ -99,7 +99,8 @@ class OptimizerShard : public std::enable_shared_from_this<OptimizerShard> {
  private:
   // One for each parameter; those without one undefined.
   Tensors gradients_of(ContextState& context) const;
-  // Runs `function` with the optimizer, and nobody else does. What it throws, marked with `what`.
+  // Runs `function` with exclusive use of the optimizer. Returns the error that it throws, marked with
+  // `what`.
   absl::Status with_optimizer(absl::string_view what, const std::function<void()>& function);
   // Sets the gradients, steps, and sets back what was there.
   absl::Status apply(const Tensors& gradients, const Rates& rates);
@@ -119,7 +120,7 @@ class OptimizerShard : public std::enable_shared_from_this<OptimizerShard> {
   const std::vector<int64_t> groups_;
   // As `groups_`: how many parameters each has here.
   const std::vector<std::size_t> group_sizes_;
-  // Of all groups, one after the other.
+  // The parameters of all groups, one after the other.
   const Tensors parameters_;
   const StepGate::Parameters addresses_;
   const std::shared_ptr<SyncRound> round_;

@@ -185,7 +185,7 @@ at::Tensor OptimizerShards::step_with_closure(const Closure& closure) {
     }
   }
   context.reset();
-  // What the closure threw, not what became of it on its way to the owner and back.
+  // The closure's own exception, not the error that came back from the owner.
   if (thrown != nullptr) std::rethrow_exception(thrown);
   auto [loss, missing] = wait_for_owners(name_of("step"), owners_, done)[0];
   delivered(rates);

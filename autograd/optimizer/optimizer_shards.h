@@ -17,8 +17,8 @@
 
 namespace gradwire::autograd {
 
-// The shards of one distributed optimizer, without its type: what DistributedOptimizer<O> calls. Thread-safe,
-// but schedulers() belongs to one thread at a time, and nothing is called meanwhile.
+// The shards of one distributed optimizer, without its type, for DistributedOptimizer<O>. Thread-safe, but
+// schedulers() belongs to one thread at a time, which makes the only call then.
 class OptimizerShards {
  public:
   using Closure = std::function<at::Tensor(const Context&)>;
@@ -32,7 +32,7 @@ class OptimizerShards {
     absl::Duration timeout = absl::InfiniteDuration();
     // A parameter without a gradient is an error and not a warning.
     bool require_gradients = false;
-    // What the groups start with.
+    // The rates that the groups start with.
     std::vector<double> rates;
   };
 
@@ -65,7 +65,7 @@ class OptimizerShards {
   auto call_all(absl::string_view function, const A&... arguments) const;
   // The owners', on behalf of `function`.
   std::vector<double> gather_learning_rates(absl::string_view function) const;
-  // What schedulers have set and the owners do not know yet; empty: nothing.
+  // The rates that schedulers have set and the owners do not know yet; empty without news.
   std::vector<double> news() const;
   void delivered(const std::vector<double>& rates);
   // `missing`: one for each owner. Logs the first parameter that got no gradient, once; throws Error,
@@ -83,7 +83,7 @@ class OptimizerShards {
   std::atomic<bool> warned_{false};
 
   mutable Mutex mutex_;
-  // What the owners were told last, or made with.
+  // The rates that the owners got last, or were made with.
   std::vector<double> delivered_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -32,7 +32,7 @@ class SyncRound : public Engine::Watcher, public std::enable_shared_from_this<Sy
   using Missing = std::tuple<int64_t, int64_t, int64_t>;
   // Steps with the averages and with the rates that came last.
   using Step = absl::FunctionRef<absl::StatusOr<Missing>(const Tensors& averages, const Rates& rates)>;
-  // What one trainer leaves.
+  // The gradients of one trainer.
   struct Deposit {
     rpc::Id context;
     rpc::Worker trainer;
@@ -65,7 +65,7 @@ class SyncRound : public Engine::Watcher, public std::enable_shared_from_this<Sy
   Tensors average(Deposits& deposits) const;
   void fail(const std::function<bool(const Deposit&)>& which, const absl::Status& status);
   void expire(const rpc::Id& context);
-  // Which trainers have come to the step that is gathered, and which have not.
+  // Names the trainers that have come to the step that is gathered, and those that have not.
   std::string who_is_missing() ABSL_LOCKS_EXCLUDED(mutex_);
 
   const std::weak_ptr<rpc::Agent> agent_;

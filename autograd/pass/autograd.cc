@@ -60,7 +60,7 @@ namespace {
 [[maybe_unused]] const bool linked = [] {
   rpc::set_rref_backward([](const rpc::RRef<at::Tensor>& root, int64_t context, bool retain_graph) {
     if (root.is_owner()) return backward_at_owner(root, context, retain_graph);
-    // The call is no part of the context's forward.
+    // The call is not part of the context's forward.
     ActiveContextSlot::Scope no_context(nullptr);
     rpc::Agent::current()->rpc_sync<&backward_at_owner>(
         rpc::Destination(root.owner()).with_timeout(absl::InfiniteDuration()), root, context, retain_graph);
@@ -157,7 +157,7 @@ void run_pass(const ContextRef& context, const std::vector<at::Tensor>& roots, c
     token = call->cancellation();
   }
   proto::Pass header;
-  // What has no use must be found out.
+  // With inputs, nodes that no input depends on must be found.
   header.set_fast(options.mode == BackwardMode::kFast && options.inputs.empty());
   header.set_retain_graph(options.retain_graph || options.create_graph);
   header.set_create_graph(options.create_graph);

@@ -41,8 +41,8 @@ class Engine : public rpc::AgentExtension {
   // Kept while it lives.
   void watch(const std::weak_ptr<Watcher>& watcher);
 
-  // What the agent's users share under a name while one of them holds it: `make` is called where there is
-  // none, or where the name is empty.
+  // An object that the agent's users share under a name while one of them holds it. Calls `make` for a new
+  // name, or for an empty one.
   std::shared_ptr<void> shared(const std::string& name, const std::function<std::shared_ptr<void>()>& make);
 
   bool serves(uint32_t service) const override;

@@ -30,12 +30,12 @@ class Wave {
     // 0: the pass has ended, and it is not sent.
     uint64_t number = 0;
   };
-  // What a walk calls for. The walk began last and is over.
+  // The messages that a walk calls for. The walk began last and is over.
   static std::vector<Message> end_walk(const LocalExecutor::Reach& reach, PassPart::Locked& locked);
   void send(std::vector<Message> messages);
 
  private:
-  // What MARK and NEEDED have in common: `walk` is called with the lock.
+  // The common part of MARK and NEEDED. Calls `walk` with the lock.
   void serve(const rpc::Worker& from, uint64_t number, const PassReply& reply,
              absl::FunctionRef<absl::StatusOr<LocalExecutor::Reach>(LocalExecutor&)> walk);
 
@@ -43,14 +43,14 @@ class Wave {
   ContextState& context_;
 };
 
-// What this worker's part of a pass marks without being told by a MARK: in the fast mode all tensors that it
-// has sent, in a planned pass those of the plan. Thread-safe. `part` and `context` outlive it.
+// Marks without a MARK what this worker's part of a pass needs: in the fast mode all tensors that it has
+// sent, in a planned pass those of the plan. Thread-safe. `part` and `context` outlive it.
 class KnownMarks {
  public:
   KnownMarks(PassPart& part, ContextState& context) : part_(part), context_(context) {}
 
-  // What a wave would find, where the senders of all that the roots reach have said where its gradients go on
-  // to.
+  // The plan that a wave would find. Requires that all senders that the roots reach have said where the
+  // gradients go on to; else nothing.
   static std::optional<Plan> plan_of(const LocalExecutor::Reach& reach, uint64_t root);
 
   // At the root: a pass without a wave. `plan`: nothing in the fast mode.

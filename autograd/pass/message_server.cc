@@ -46,7 +46,7 @@ void MessageServer::serve(const rpc::ServiceCall& call) {
           call, [&](const PassPtr& pass, const proto::Finish&) { pass->finish(call.reply); });
     case kAbortService:
       return with_message<proto::Abort>(call, [&](const proto::Abort& abort) {
-        // Of a released context nothing is left to abort.
+        // A released context has no passes left to abort.
         if (auto pass = passes_.find(abort.pass(), call.deadline); pass.ok()) {
           absl::Status reason = rpc::status_from_proto(abort.reason());
           if (reason.ok()) reason = absl::AbortedError("the pass was aborted");

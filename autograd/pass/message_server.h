@@ -8,8 +8,7 @@
 
 namespace gradwire::autograd {
 
-// Serves the messages of proto/autograd.proto that come to one agent. Thread-safe. What it is made with
-// outlives it.
+// Serves the messages of proto/autograd.proto that come to one agent. Thread-safe. Its arguments outlive it.
 class MessageServer {
  public:
   MessageServer(rpc::Agent& agent, Contexts& contexts, PassTable& passes, GraphPlanter& planter)
@@ -30,7 +29,7 @@ class MessageServer {
   Contexts& contexts_;
   PassTable& passes_;
   GraphPlanter& planter_;
-  // Of a RUN that no thread waits for.
+  // The cost of a RUN that no thread waits for.
   TaskCost run_cost_;
 };
 

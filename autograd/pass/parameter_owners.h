@@ -22,7 +22,7 @@ struct ContextState;
 
 using ParameterRefs = std::vector<rpc::RRef<at::Tensor>>;
 
-// What of some groups of parameters one worker owns.
+// The parameters of some groups that one worker owns.
 struct ParameterOwner {
   // The parameters of group `number`, and which of the group's they are.
   struct Group {
@@ -41,7 +41,7 @@ std::vector<ParameterOwner> by_owner(absl::Span<const ParameterRefs> groups);
 
 // A context that lives on `agent`. Throws Error, NotFound.
 std::shared_ptr<ContextState> live_context(const rpc::Agent& agent, const ContextRef& context);
-// Sees to it that these owners hear of the context's end even where no message of it reaches them.
+// Makes sure that these owners are notified of the context's end even if no message of it reaches them.
 void tell_of_end(const rpc::Agent& agent, const rpc::Id& context, const std::vector<ParameterOwner>& owners);
 
 namespace owners_internal {
@@ -50,9 +50,8 @@ namespace owners_internal {
                                 const ParameterOwner& owner, std::size_t failed, std::size_t all);
 }  // namespace owners_internal
 
-// Waits for the call to each owner, one future for each and in their order, then throws the first error: when
-// it is thrown nothing is under way any more. `what` names the calls, as in
-// "DistributedOptimizer<SGD>::step".
+// Waits for the call to each owner, one future for each and in their order, then throws the first error: no
+// call is under way any more then. `what` names the calls, as in "DistributedOptimizer<SGD>::step".
 template <class T>
 auto wait_for_owners(absl::string_view what, const std::vector<ParameterOwner>& owners,
                      const std::vector<Future<T>>& calls) {

@@ -55,7 +55,7 @@ void Pass::start(torch::autograd::edge_list roots) {
     if (ended) return locked.fail(walked.status());
     reach = *std::move(walked);
     locked.count();
-    // With inputs nothing is counted before run_roots(): it must not be taken for the end.
+    // With inputs the count stays 0 until run_roots(), which must not be taken for the end.
     if (header().inputs_only()) locked.state.counted(1);
     if (header().fast()) return;
     if (!header().inputs_only()) plan = KnownMarks::plan_of(reach, id().origin);
@@ -143,7 +143,7 @@ void Pass::deliver_and_run(uint64_t from, PassPart::Event event) {
     part_->update(event);
     part_->notice_losses(from);
   }
-  // What nodes call belongs to the context too.
+  // Calls that nodes make belong to the context too.
   ActiveContextSlot::Scope scope(active_);
   part_->run_nodes([this](LocalExecutor::Task& task) { return gradients_.keep(task.kept); },
                    [this](const RecvNode& node, torch::autograd::variable_list gradients) {

@@ -20,7 +20,7 @@ class Pass {
   Pass(PassCalls::Options calls, std::shared_ptr<ContextState> context, PassPart::Ended ended);
 
   const rpc::Id& id() const { return part_->calls().id(); }
-  // What other workers say of the wave, and of the end before its time.
+  // Takes what other workers report of the wave and of an early end.
   Wave& wave() { return wave_; }
   PassPart& part() { return *part_; }
   KeptGradients& gradients() { return gradients_; }
@@ -54,7 +54,7 @@ class Pass {
 
   const std::shared_ptr<ContextState> context_;
   const std::shared_ptr<PassPart> part_;
-  // What nodes, and the sums of a pass that is recorded, run in.
+  // The context in which nodes, and the sums of a recorded pass, run.
   const std::shared_ptr<const ActiveContext> active_;
   Wave wave_;
   KnownMarks known_;

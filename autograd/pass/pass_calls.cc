@@ -9,7 +9,7 @@
 namespace gradwire::autograd {
 namespace {
 
-// How long a worker that should abort a pass is told so; if it cannot be, it is as good as lost.
+// The limit on sending ABORT to a worker. One that cannot be reached in that time is as good as lost.
 constexpr absl::Duration kAbortTimeout = absl::Seconds(30);
 
 }  // namespace

@@ -25,7 +25,7 @@ class PassCalls {
     std::weak_ptr<rpc::Agent> agent;
     rpc::Worker self;
     proto::Pass header;
-    // Of every call.
+    // The deadline of every call.
     absl::Time deadline;
   };
   explicit PassCalls(Options options);

@@ -180,7 +180,7 @@ PassPart::Effects PassPart::settle_locked(PassState::Actions actions, bool on_ex
 void PassPart::perform(Effects effects) {
   const PassState::Actions& actions = effects.actions;
   effects.graph.reset();
-  // Before anybody hears of the end, so that whoever does finds everything in its place.
+  // This comes before the end is reported, so that everything is in place by then.
   if (actions.ended) part_ended_.store(true, std::memory_order_release);
   if (actions.ended) ended_(actions.status);
   for (auto& [reply, answer] : effects.replies) reply(std::move(answer));

@@ -33,7 +33,7 @@ class PassPart : public std::enable_shared_from_this<PassPart> {
   // This worker's part is over.
   bool ended() const { return part_ended_.load(std::memory_order_acquire); }
 
-  // What an event may use while the lock is held.
+  // The parts that an event may use while the lock is held.
   struct Locked {
     PassState& state;
     // nullptr once the part has ended.
@@ -72,7 +72,7 @@ class PassPart : public std::enable_shared_from_this<PassPart> {
   void run_nodes(Keep keep, Ship ship);
 
  private:
-  // What is done without the lock.
+  // The actions that follow without the lock.
   struct Effects {
     PassState::Actions actions;
     std::vector<std::pair<PassReply, rpc::ServiceReply>> replies;

@@ -126,7 +126,7 @@ void PassState::shipping(uint64_t to) {
 void PassState::shipping_answered(uint64_t to, Actions& actions) {
   if (ended_) return;
   --unanswered_shipments_;
-  // It has heard of the pass now, so it can be asked.
+  // It knows of the pass now, so it can be asked.
   if (options_.root == options_.self) ask_to_finish(to, actions);
   end_if_done(actions);
 }
@@ -173,7 +173,8 @@ void PassState::end_if_done(Actions& actions) {
 
 void PassState::abort_asked(absl::Status status, Actions& actions) {
   if (!ended_) return fail(std::move(status), actions);
-  // In the fast mode the root knows only those that it has asked, and may not have heard of whom this worker shipped to.
+  // In the fast mode the root knows only those that it has asked, and may not know the workers that this one
+  // shipped to.
   if (!options_.fast || !status_.ok() || options_.root == options_.self || std::exchange(passed_on_, true))
     return;
   actions.abort.assign(reached_.begin(), reached_.end());
@@ -187,7 +188,7 @@ void PassState::fail(absl::Status status, Actions& actions) {
   actions.ended = true;
   actions.status = status_;
   actions.abort.assign(reached_.begin(), reached_.end());
-  // In the fast mode the root may not have heard of this worker, and may never.
+  // In the fast mode the root may not know of this worker, now or later.
   if (options_.fast && options_.root != options_.self) actions.abort.push_back(options_.root);
   for (auto& [key, wave] : waves_) {
     actions.failed_replies.insert(actions.failed_replies.end(), wave.replies.begin(), wave.replies.end());

@@ -28,7 +28,7 @@ class PassState {
     bool fast = false;
   };
 
-  // What the caller has to do, after it has let go of its locks.
+  // The work left to the caller, after it has released its locks.
   struct Actions {
     struct MarkAnswer {
       uint64_t reply;
@@ -66,8 +66,8 @@ class PassState {
   std::vector<uint64_t> end_walk(const std::vector<uint64_t>& marked, Actions& actions);
   void mark_answered(uint64_t number, const std::vector<uint64_t>& participants, Actions& actions);
 
-  // At the root, instead of a wave: who will take part is known. Those in `shipped_to` hear of the pass from the root's
-  // own gradients, whose answer then is that to FINISH; the others are asked.
+  // At the root, instead of a wave: the participants are known. Those in `shipped_to` learn of the pass from
+  // the root's own gradients, whose answer then is that to FINISH; the others are asked.
   void begin_planned(const std::vector<uint64_t>& participants, const std::vector<uint64_t>& shipped_to,
                      Actions& actions);
 
@@ -123,7 +123,7 @@ class PassState {
   // MARKs sent: whose walk each belongs to.
   absl::flat_hash_map<uint64_t, WaveKey> sent_marks_;
 
-  // Whom this worker has marked or shipped to: ABORT goes there. Whom it depends on, besides.
+  // The workers that this one has marked or shipped to: ABORT goes there. Then the others that it depends on.
   absl::btree_set<uint64_t> reached_;
   absl::flat_hash_set<uint64_t> partners_;
 

@@ -24,7 +24,7 @@ class PassTable {
                               absl::Time deadline) const;
   // The pass that a message belongs to; made if the message is its first.
   absl::StatusOr<std::shared_ptr<Pass>> find(const proto::Pass& header, absl::Time deadline) const;
-  // The same of another worker's, which worker `from` tells of before any of its messages has come.
+  // The same for another worker's pass, which worker `from` reports before any of its messages has come.
   absl::StatusOr<std::shared_ptr<Pass>> join(const proto::Pass& header, uint64_t from,
                                              absl::Time deadline) const;
   std::vector<std::shared_ptr<Pass>> all() const;
@@ -34,7 +34,8 @@ class PassTable {
  private:
   std::shared_ptr<Pass> pass_of(const std::shared_ptr<ContextState>& context, const proto::Pass& header,
                                 absl::Time deadline) const;
-  // Makes room for one more pass: what is to be forgotten, outside the lock. False when there is none.
+  // Makes room for one more pass; `forgotten` is to be destroyed outside the lock. False when no pass can be
+  // forgotten.
   static bool make_room(ContextState& context, std::shared_ptr<Pass>& forgotten)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(context.mutex);
 

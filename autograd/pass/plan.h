@@ -12,8 +12,8 @@ namespace gradwire::autograd {
 //
 // A plan has parts. Two sent tensors are in the same part when a gradient goes on from one to the other, or
 // when the same worker sent both and that worker is not the root. So every sent tensor that a worker reaches
-// from its own is in the same part, and a worker needs to know that part only. When the root calls many workers
-// and these call no others, each part has the few tensors of one call.
+// from its own is in the same part, and a worker needs to know that part only. When the root calls many
+// workers and these call no others, each part has the few tensors of one call.
 //
 // The root has the whole plan, every other worker its part. Not thread-safe.
 class Plan {

@@ -26,7 +26,7 @@ struct ArrivedRun {
   PassReply reply;
 };
 
-// What the thread that called backward() waits for, and the RUNs that it is handed meanwhile. Thread-safe.
+// The wait of the thread that called backward(), and the RUNs that it is handed meanwhile. Thread-safe.
 class RootWait {
  public:
   // `executor`: what the thread serves while it waits; may be nullptr.
@@ -47,7 +47,7 @@ class RootWait {
   bool hand_over(ArrivedRun& arrived);
   struct News {
     std::vector<ArrivedRun> arrived;
-    // Then nothing is handed over any more.
+    // No more RUNs are handed over then.
     bool ended = false;
     // Completes when there is more.
     Future<void> more;

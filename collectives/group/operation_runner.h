@@ -24,10 +24,11 @@
 
 namespace gradwire::collectives {
 
-// Runs the collectives of a group's member, one at a time in the order of calls. The caller of a synchronous operation runs
-// it itself; asynchronous ones are run by the runner's thread, or enqueued on a device by their caller. Thread-safe. Owns
-// the backend, which is used by the operation whose turn it is, and by point-to-point operations while they begin. Lives
-// in a shared_ptr: operations that wait for their turn keep it.
+// Runs the collectives of a group's member, one at a time in the order of calls. The caller of a synchronous
+// operation runs it itself; asynchronous ones are run by the runner's thread, or enqueued on a device by
+// their caller. Thread-safe. Owns the backend, which is used by the operation whose turn it is, and by
+// point-to-point operations while they begin. Lives in a shared_ptr: operations that wait for their turn keep
+// it.
 class OperationRunner : public std::enable_shared_from_this<OperationRunner> {
  public:
   enum class Mode { kNow, kLater };
@@ -44,15 +45,15 @@ class OperationRunner : public std::enable_shared_from_this<OperationRunner> {
   // Nobody calls any more: what is queued would hold the runner.
   ~OperationRunner() { async_.close(); }
 
-  // Runs absl::Status run(RunContext&) in its turn. `device`: of the tensors. kNow: returns nullptr when it has run;
-  // throws Error. kLater: its Work.
+  // Runs absl::Status run(RunContext&) in its turn. `device`: of the tensors. kNow: returns nullptr when it
+  // has run; throws Error. kLater: its Work.
   template <class Run>
   std::shared_ptr<Work> perform(Mode mode, const OperationRecord& record, c10::Device device, Run run);
 
   const std::shared_ptr<GroupIdentity>& identity() const { return identity_; }
   // For operations that take no turn; nullptr after close().
   std::shared_ptr<GroupBackend> backend() const;
-  // Of an operation that begins at `now`.
+  // The context of an operation that begins at `now`.
   RunContext context(GroupBackend& backend, CoarseTime now) const {
     return {backend, deadline(now), options_.stage_to_host, identity_->rank, options_.size, nullptr};
   }
@@ -63,8 +64,8 @@ class OperationRunner : public std::enable_shared_from_this<OperationRunner> {
   // Ends what runs and all that comes with Aborted. The first reason holds.
   void abort(const std::string& reason);
   bool on_thread() const { return async_.on_thread(); }
-  // Lets what was called end, for as long as an operation may take, aborts the rest, and destroys the backend.
-  // Idempotent. Not on the runner's thread.
+  // Lets what was called end, for as long as an operation may take, aborts the rest, and destroys the
+  // backend. Idempotent. Not on the runner's thread.
   void close();
 
  private:
@@ -154,7 +155,7 @@ std::shared_ptr<Work> OperationRunner::perform_later(const OperationRecord& reco
     std::unique_ptr<Enqueued> enqueued;
     absl::Status status = self->run_in_turn(record, ticket, entry, device, *run, now, enqueued);
     self->turnstile_.leave(ticket);
-    // The caller gets back what the operation held of its tensors before it is told of the end.
+    // The operation releases the caller's tensors before its end is reported.
     run.reset();
     promise.set_result(status.ok() ? absl::StatusOr<int>(-1) : absl::StatusOr<int>(std::move(status)));
   };

@@ -8,7 +8,7 @@
 
 namespace gradwire::rpc {
 
-// What this library's tests put into an agent (RpcBackendOptions::hooks).
+// Hooks by which this library's tests reach into an agent (RpcBackendOptions::hooks).
 struct AgentHooks {
   // Puts something around each transport but loopback, faults for example (transport/fault_injection.h).
   std::function<std::unique_ptr<transport::Transport>(std::unique_ptr<transport::Transport>)> wrap_transport;

@@ -39,8 +39,8 @@ class AgentServices : public ReferenceHost {
   // what the other side replied.
   Future<ServiceReply> call_service(const Worker& to, uint32_t service, std::string body,
                                     std::unique_ptr<TensorSet> tensors, const ServiceOptions& options) final;
-  // When a call that may take `timeout` (infinite: no limit; none: the agent's rpc_timeout) and starts now must
-  // have ended, on Clock::system(); no later than the call that the calling thread serves.
+  // When a call that may take `timeout` (infinite: no limit; none: the agent's rpc_timeout) and starts now
+  // must have ended, on Clock::system(); no later than the call that the calling thread serves.
   absl::Time call_deadline(const std::optional<absl::Duration>& timeout) const;
   // Memory aligned to 64 bytes from which a message to `to` may travel without being copied, when it is given
   // away. Connects if need be. Errors as a call's, and ResourceExhausted.

@@ -43,14 +43,14 @@ struct ServiceCall {
   std::function<void(absl::StatusOr<ServiceReply>)> reply;
 };
 
-// What joins the messages of calls to autograd graphs. Implemented by //autograd. All calls but admit() come
-// from the thread that encodes or decodes the message, in its ExecutionState.
+// Joins the messages of calls to autograd graphs. Implemented by //autograd. All calls but admit() come from
+// the thread that encodes or decodes the message, in its ExecutionState.
 class GraphHook {
  public:
   virtual ~GraphHook() = default;
 
-  // A request for `to` is about to be encoded. Fills payload.graph where a context is current, and plants a send node
-  // for those of `tensors` (may be nullptr) that require grad. An error fails the call.
+  // A request for `to` is about to be encoded. Fills payload.graph where a context is current, and plants a
+  // send node for those of `tensors` (may be nullptr) that require grad. An error fails the call.
   virtual absl::Status outgoing_request(const Worker& to, TensorSet* tensors, proto::Payload& payload) = 0;
   // The same for an answer.
   virtual absl::Status outgoing_answer(const Worker& to, TensorSet* tensors, proto::Payload& payload) = 0;
@@ -83,8 +83,8 @@ class AgentExtension {
   virtual bool serves(uint32_t service) const = 0;
   // On an executor thread, in the clean ExecutionState. May block (with Futures).
   virtual void serve(ServiceCall call) = 0;
-  // Calls of this service are served on the thread that received them, with no agent current: serve() only hands them
-  // to the thread that is to do the work, neither blocks nor calls the user's code.
+  // Calls of this service are served on the thread that received them, with no agent current: serve() only
+  // hands them to the thread that is to do the work, neither blocks nor calls the user's code.
   virtual bool serves_on_arrival(uint32_t /*service*/) const { return false; }
 
   // `worker` is dead, has left or has come back as another incarnation; once for each incarnation. Must not

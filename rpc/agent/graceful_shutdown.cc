@@ -64,7 +64,7 @@ class GracefulShutdown {
     return true;
   }
 
-  // What idle() waits for.
+  // The work that idle() waits for.
   std::vector<ShutdownWait::Unfinished> unfinished() const {
     using Kind = ShutdownWait::Unfinished::Kind;
     const auto name_of = [this](uint64_t incarnation) {
@@ -79,7 +79,7 @@ class GracefulShutdown {
       list.push_back({Kind::kCalled, std::move(call.callee), name_of(call.to), call.since});
     }
     if (!list.empty()) return list;
-    // What has no name: messages about references, backward passes, continuations, destructors.
+    // Work without a name: messages about references, backward passes, continuations, destructors.
     const absl::Time now = Clock::system().now();
     if (parts_.rrefs.messages_under_way() > 0)
       list.push_back({Kind::kOther, "messages about references", "", now});
@@ -210,8 +210,9 @@ class GracefulShutdown {
   }
 
   // When the store went with the worker that hosted it, that worker is what people need to know of. A killed
-  // one shows at once, a paused one by its silence: a member that does not answer its ping is waited for until
-  // it is dead. The error says both: a member may also have left because it cannot reach the store either.
+  // one shows at once, a paused one by its silence: a member that does not answer its ping is waited for
+  // until it is dead. The error says both: a member may also have left because it cannot reach the store
+  // either.
   absl::Status name_the_dead(absl::Status status) {
     if (!absl::IsUnavailable(status)) return status;
     const absl::Time asked = Clock::system().now();
@@ -238,7 +239,7 @@ class GracefulShutdown {
       const bool answered =
           std::all_of(pings.begin(), pings.end(), [](const auto& ping) { return ping.done(); });
       if (answered) {
-        // A member to which there is no connection is not missed by its silence: it cannot be connected to.
+        // A member without a connection does not show as silent, but as one that cannot be connected to.
         for (std::size_t i = 0; i < members_.size(); ++i) {
           if (const absl::Status missed = pings[i].result().status(); !missed.ok())
             return with_both(ended_early(members_[i], missed));
@@ -290,9 +291,10 @@ class GracefulShutdown {
   const Worker& self_;
   const absl::Time deadline_;
   const std::vector<Worker> members_;
-  // Of the keys in the store. The incarnations tell this group from earlier ones in the same store.
+  // The prefix of the keys in the store. The incarnations distinguish this group from earlier ones in the
+  // same store.
   std::string prefix_;
-  // Over all calls to the store that this shutdown makes.
+  // The store's silence over all calls that this shutdown makes.
   StoreSilence silence_;
   ShutdownWait wait_;
 };

@@ -36,10 +36,10 @@ Backends& backends() {
 // The one that called init_rpc(), for note_missing_shutdown().
 pid_t watched_process = 0;
 
-// The program ends well and its worker is still a member: the others will find it dead and fail, and whoever reads
-// their errors should learn why.
+// The program ends well and its worker is still a member: the others will find it dead and fail, and whoever
+// reads their errors should learn why.
 void note_missing_shutdown(int exit_code, void*) {
-  // A forked child is no worker, and a lock may be held there by a thread that it does not have.
+  // A forked child is not a worker, and a thread that it does not have may hold a lock.
   if (exit_code != 0 || getpid() != watched_process) return;
   const std::shared_ptr<Agent> agent = global_agent();
   if (agent == nullptr) return;

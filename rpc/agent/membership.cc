@@ -124,8 +124,8 @@ void Membership::worker_accused(uint64_t incarnation) {
   if (incarnation == runtime_.self.incarnation) return;
   absl::StatusOr<Worker> worker = peers_.find_by_incarnation(incarnation);
   if (!worker.ok()) {
-    // The log will tell of it. Until it can be read, nothing is taken from that one, so that the asker gets
-    // its answer.
+    // The log will name it. Until the log can be read, messages of that worker are refused, so that the asker
+    // gets its answer.
     {
       constexpr std::size_t kMaxStrangers = 65536;
       MutexLock lock(mutex_);

@@ -18,11 +18,11 @@ namespace gradwire::rpc {
 
 // How an agent learns who is in the group and who has gone, and what follows.
 //
-// Two things are told apart. A worker is lost as soon as this one knows that it is dead or has left: calls to
-// it end, its own are dropped, nothing is taken from it any more. The group agrees on it when the log says
-// so: only then it is certain who must be asked before references that the dead one had are let go. A worker
-// that cannot reach the store never agrees alone: others may reach it and join. So what it keeps for the dead
-// stays until it has read the log again.
+// A loss and an agreed death differ. A worker is lost as soon as this one knows that it is dead or has left:
+// calls to it end, its own are dropped, and its messages are refused. The group agrees on the death when the
+// log says so: only then it is certain which workers must be asked before references that the dead one had
+// are released. A worker that cannot reach the store never agrees alone: others may reach it and join. So
+// what it keeps for the dead stays until it has read the log again.
 //
 // Thread-safe. The agent owns it; what it is given outlives it.
 class Membership : public Directory::Listener {
@@ -31,7 +31,7 @@ class Membership : public Directory::Listener {
 
   // Joins the group, sets the id of this worker, and follows the log from there on.
   absl::Status join(std::shared_ptr<store::Store> store, int rank, int world_size);
-  // Leaves the group, if it was joined. Afterwards nothing is heard of it.
+  // Leaves the group, if it was joined. No news of the group comes afterwards.
   void stop(const absl::Status& reason);
 
   // An open group: workers come and go.
@@ -44,7 +44,7 @@ class Membership : public Directory::Listener {
   void begin_ending();
   bool ending() const;
 
-  // What Peers reports of a worker.
+  // Takes what Peers reports of a worker.
   void worker_unresponsive(const Worker& peer, const absl::Status& reason);
   void worker_lost(const Worker& peer, WorkerState state, const absl::Status& reason);
   // Another worker says that this incarnation is dead.
@@ -78,7 +78,7 @@ class Membership : public Directory::Listener {
   mutable Mutex mutex_;
   bool store_lost_ ABSL_GUARDED_BY(mutex_) = false;
   bool ending_ ABSL_GUARDED_BY(mutex_) = false;
-  // Another worker says that they are dead, and the log has not told of them here.
+  // Incarnations that another worker calls dead and that the log has not named here.
   absl::flat_hash_set<uint64_t> accused_strangers_ ABSL_GUARDED_BY(mutex_);
 };
 

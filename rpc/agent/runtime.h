@@ -38,9 +38,9 @@ struct AgentStatistics {
   uint64_t late_answers = 0;
 };
 
-// What the parts of one agent share: who it is, its threads and its extensions. Filled while the agent
-// starts, before anything can arrive; constant from then on, but for what synchronises itself. The agent owns
-// it, and it outlives the parts.
+// The state that the parts of one agent share: its identity, its threads and its extensions. Filled while the
+// agent starts, before anything can arrive; constant from then on, but for members that synchronise
+// themselves. The agent owns it, and it outlives the parts.
 struct AgentRuntime {
   // FailedPrecondition once calls are refused.
   absl::Status accepts_calls() const {

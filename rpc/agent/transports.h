@@ -10,9 +10,10 @@
 
 namespace gradwire::rpc {
 
-// The ways of connecting that an agent has: loopback, for calls to itself, and what `options.transports` names or, when
-// it names none, all that work here, best first. What does not work here is left out with a line in the log, unless it
-// was asked for by name. InvalidArgument for an unknown name, Unavailable when none is left.
+// Makes the transports of an agent: loopback, for calls to itself, and those that `options.transports` names
+// or, when it names none, all that work here, best first. One that does not work here is left out with a line
+// in the log, unless it was asked for by name. InvalidArgument for an unknown name, Unavailable when none is
+// left.
 absl::StatusOr<std::vector<std::unique_ptr<transport::Transport>>> make_transports(
     const RpcBackendOptions& options, const std::shared_ptr<transport::EventLoop>& loop);
 

@@ -7,8 +7,8 @@
 
 namespace gradwire::rpc {
 
-// How long one callee has been taking, for messages of different sizes: what is quick on a small tensor may be slow on a
-// large one. Thread-safe.
+// How long one callee has been taking, for messages of different sizes: what is quick on a small tensor may
+// be slow on a large one. Thread-safe.
 class CalleeCost {
  public:
   TaskCost* of(std::size_t message_bytes) {

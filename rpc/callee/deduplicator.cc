@@ -17,7 +17,7 @@ Deduplicator::Arrival Deduplicator::arrive(uint64_t caller_id, uint64_t request,
   auto [found, is_new] = caller.entries.try_emplace(request);
   Entry& entry = found->second;
   if (!is_new) {
-    // Even below the watermark: a request that still runs tells its newest route where it came from.
+    // This holds even below the watermark: a request that still runs records its newest route.
     if (entry.answered) {
       arrival.verdict = Verdict::kAnswered;
       arrival.answer = entry.answer;
@@ -89,7 +89,7 @@ void Deduplicator::drop(Caller& caller, Entries::iterator entry) {
   --answers_;
   caller.entries.erase(entry);
   if (caller.answers == 0) caller.order.clear();
-  // What the watermark took is still named here: not for ever.
+  // Requests that the watermark took are still named here: remove them now and then.
   if (caller.order.size() > 2 * caller.answers + 16) {
     std::erase_if(caller.order, [&](uint64_t request) {
       auto found = caller.entries.find(request);

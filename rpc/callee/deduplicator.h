@@ -17,9 +17,10 @@ namespace gradwire::rpc {
 
 // Tells a callee which requests are repetitions, so that each runs once (proto/rpc.proto, "Repeated calls").
 //
-// A request is unknown -> running -> answered -> unknown again. It goes from running to unknown where its answer is not
-// kept; from answered to unknown when its caller has the answer (the watermark has passed it), when there is no room
-// for it any more, or when its time is over. What is below its caller's watermark is never unknown: it is stale.
+// A request is unknown -> running -> answered -> unknown again. It goes from running to unknown where its
+// answer is not kept; from answered to unknown when its caller has the answer (the watermark has passed it),
+// when there is no room for it any more, or when its time is over. A request below its caller's watermark is
+// never unknown: it is stale.
 //
 // Decides only: no threads, no clock, no messages. Answers are anything; those that it lets go of are kept in
 // take_dropped(), for whoever holds a lock around this. Not thread-safe.
@@ -38,7 +39,7 @@ class Deduplicator {
     kRun,       // It is new.
     kAttached,  // It runs; its answer goes to the new route.
     kAnswered,  // It was answered; the answer goes to the new route again.
-    kStale,  // Its caller has the answer, does not want it any more, or a later attempt of it has come before.
+    kStale,     // Its caller has the answer, does not want it, or a later attempt of it has come before.
   };
   struct Arrival {
     Verdict verdict = Verdict::kRun;
@@ -53,11 +54,12 @@ class Deduplicator {
   // A request of this caller (an incarnation) and number, not 0, which wants no answers below `watermark`.
   Arrival arrive(uint64_t caller, uint64_t request, uint64_t watermark, Route route, absl::Time now);
 
-  // A running request has ended with this answer of so many bytes; nullptr: it is not to be kept. Returns the route of
-  // the answer; nothing for a request that is not running.
+  // A running request has ended with this answer of so many bytes; nullptr: it is not to be kept. Returns the
+  // route of the answer; nothing for a request that is not running.
   std::optional<Route> end(uint64_t caller, uint64_t request, Answer answer, uint64_t bytes, absl::Time now);
 
-  // The caller is dead or has left: what comes of it later is stale. Returns the routes of its requests that run and were wanted.
+  // The caller is dead or has left: what comes of it later is stale. Returns the routes of its requests that
+  // run and were wanted.
   std::vector<Route> forget(uint64_t caller);
   // Drops all answers.
   void clear();
@@ -69,8 +71,8 @@ class Deduplicator {
   std::size_t running() const;
   std::size_t answers() const { return answers_; }
   uint64_t bytes() const;
-  // Callers that are known, and numbers of answers that are remembered, dropped ones included: at most twice as many as
-  // there are answers and 16 for each caller.
+  // Callers that are known, and numbers of answers that are remembered, dropped ones included: at most twice
+  // as many as there are answers and 16 for each caller.
   std::size_t callers() const { return callers_.size(); }
   std::size_t remembered() const;
 

@@ -20,30 +20,31 @@ enum class CalleeKind { kFunction, kMethod, kConstructor };
 // A C++ function, method or constructor that other workers may call.
 struct Callee {
   CalleeKind kind = CalleeKind::kFunction;
-  // Fully qualified, the same for every compiler.
+  // The fully qualified name, the same for every compiler.
   std::string name;
   // The types as the wire knows them: "Tensor(Tensor,float64)".
   std::string signature;
   uint64_t signature_hash = 0;
-  // Of a method: the name of the class whose objects it runs on. Empty otherwise.
+  // For a method: the name of the class whose objects it runs on. Empty otherwise.
   std::string object_type;
-  // Running it again does no harm: its calls are made again when their connection breaks (rpc/retry_options.h).
+  // Running it again does no harm: its calls are made again when their connection breaks
+  // (rpc/retry_options.h).
   bool idempotent = false;
   // Decodes the arguments, runs it and finishes the call.
   void (*serve)(const std::shared_ptr<ServerCall>& call) = nullptr;
-  // Lives for ever, as the callee itself does once it is registered.
+  // Never destroyed, as the callee itself once it is registered.
   CalleeCost* cost = nullptr;
 };
 
-// What this program serves: filled by the GRADWIRE_RPC macros during static initialisation, one for the
-// process because that is what registration by linking means. Thread-safe. Entries are never removed.
+// The functions that this program serves: filled by the GRADWIRE_RPC macros during static initialisation, one
+// for the process because that is what registration by linking means. Thread-safe. Entries are never removed.
 class Registry {
  public:
   static Registry& instance();
 
   // Registering the same callee again does nothing; a different one under a taken name is a conflict.
   const Callee* add(Callee callee);
-  // nullptr when there is none.
+  // nullptr when it is not registered.
   const Callee* find(CalleeKind kind, absl::string_view name) const;
 
   // InvalidArgument naming every name that two different callees claim; agents refuse to start then.
@@ -67,7 +68,7 @@ class Registry {
 // Serves requests for operators and for TorchScript functions: installed during static initialisation by the
 // targets that know libtorch. nullptr while none is.
 using ServeHandler = void (*)(const std::shared_ptr<ServerCall>& call);
-// The cost of the operator of this name; nullptr when there is none that may be called.
+// The cost of the operator of this name; nullptr when it may not be called.
 using OperatorCost = CalleeCost* (*)(const std::string& name);
 void set_operator_handler(ServeHandler handler, OperatorCost cost);
 void set_script_handler(ServeHandler handler);

@@ -47,8 +47,8 @@ absl::StatusOr<Values> decode_arguments(const ServerCall& call) try {
                       absl::StrCat("decoding the arguments of \"", call.callee(), "\""));
 }
 
-// What must live until the Future that a handler returned completes: a coroutine copies no reference
-// parameter.
+// The values that must live until the Future that a handler returned completes: a coroutine does not copy
+// reference parameters.
 template <class Values>
 struct Frame {
   std::shared_ptr<ServerCall> call;

@@ -37,7 +37,7 @@ class Turn {
 // -> admitted to its context -> its turn in a queue -> running -> ended, by finish() or fail(), once.
 class ServedCall : public ServerCall, public std::enable_shared_from_this<ServedCall> {
  public:
-  // What it uses of its agent, which it keeps.
+  // The parts of its agent that it uses. It keeps the agent.
   struct Parts {
     AgentRuntime& runtime;
     RRefService& rrefs;
@@ -60,7 +60,7 @@ class ServedCall : public ServerCall, public std::enable_shared_from_this<Served
   void finish_later() override { state_ = ExecutionState::capture(); }
 
   const IncomingCall& incoming() const { return incoming_; }
-  // Of calls of this callee; nullptr where nothing is known.
+  // The cost of calls of this callee; nullptr where it is unknown.
   TaskCost* cost() const { return cost_; }
 
   // Its wait for its object, and for its turn on it.
@@ -93,10 +93,10 @@ class ServedCall : public ServerCall, public std::enable_shared_from_this<Served
   const Callee* registered_ = nullptr;
   TaskCost* cost_ = nullptr;
 
-  // Of whoever has the call now.
+  // Used by the thread that has the call now.
   IncomingPayload arguments_;
   RRefService::Owned target_;
-  // What the handler ran in (agent, call, context), where it ends the call later.
+  // The state in which the handler ran (agent, call, context), for a call that ends later.
   ExecutionState state_;
   absl::AnyInvocable<void()> on_ended_;
 

@@ -41,7 +41,7 @@ struct ServedCalls::Repeatable {
   uint64_t caller = 0;  // The incarnation.
   std::string caller_name;
   absl::Time deadline;
-  // Ends it at its deadline once its link has closed: a caller without a connection cannot say that he gave
+  // Ends it at its deadline once its link has closed: a caller without a connection cannot say that it gave
   // up.
   uint64_t timer = 0;
 };
@@ -125,7 +125,7 @@ std::shared_ptr<Link> ServedCalls::keep_answer(const IncomingCall& call, const p
   auto kept = std::make_shared<KeptAnswer>();
   const proto::Payload& result = envelope.response().result();
   if (result.references_size() > 0 || result.has_graph()) {
-    // What they count is counted once.
+    // References and graph nodes are counted once.
     status_to_proto(with_worker(absl::UnavailableError(absl::StrCat(
                                     "\"", callee_of(call.request()),
                                     "\" has run, but its connection broke, and an answer with "

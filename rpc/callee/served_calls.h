@@ -46,7 +46,7 @@ struct IncomingCall {
 // When the caller of a request that arrived at `arrived` stops waiting.
 absl::Time deadline_of(const proto::Request& request, absl::Time arrived);
 
-// What a request calls, for messages: the registered name, "aten::add", "fetch".
+// The callee of a request, for messages: the registered name, "aten::add", "fetch".
 std::string callee_of(const proto::Request& request);
 
 // The calls that one agent has under way for others, and the answers that it keeps for calls that come again
@@ -93,7 +93,7 @@ class ServedCalls {
   // A call under way.
   struct Running {
     CancellationSource source;
-    // Of a call that may come again.
+    // The state of a call that may come again.
     std::shared_ptr<Repeatable> repeatable;
     // The call's, which lives for as long as it is in the table.
     const proto::Request* request = nullptr;

@@ -22,7 +22,7 @@ class RRefService;
 
 // Serves the requests that come in to one agent: finds the callee and its object, queues where order was
 // promised, admits it to its autograd context, runs it on the executor and sends the answer back.
-// Thread-safe. What it is given outlives it.
+// Thread-safe. Its arguments outlive it.
 class Server {
  public:
   Server(AgentRuntime& runtime, RRefService& rrefs);

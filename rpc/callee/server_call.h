@@ -16,7 +16,7 @@ class Agent;
 
 // How values of one C++ type that live behind an RRef are handled where only their owner knows the type.
 struct TypeOps {
-  // What Reference.type says.
+  // The name in Reference.type.
   std::string (*name)();
   // Encodes the value for to_here; nullptr when the type cannot travel.
   absl::Status (*encode)(const void* value, Encoder& encoder, proto::Value& out);
@@ -37,7 +37,7 @@ class ServerCall {
   virtual Agent& agent() const = 0;
   // Where continuations of the handler run.
   virtual const std::shared_ptr<Executor>& executor() const = 0;
-  // What was called, for messages.
+  // The callee's name, for messages.
   virtual const std::string& callee() const = 0;
   virtual const IncomingPayload& arguments() const = 0;
   // The object of a method, or the first argument of an operator called through an RRef: the owner's value
@@ -52,8 +52,8 @@ class ServerCall {
   virtual void fail(absl::Status status) = 0;
   // Drops the decoded tensors and references of the request; arguments() must not be used afterwards.
   virtual void release_arguments() = 0;
-  // The call will be ended after the callee has returned, perhaps on another thread: keeps the calling thread's
-  // ExecutionState for the encoding of the result. Before the callee runs.
+  // The call will be ended after the callee has returned, perhaps on another thread: keeps the calling
+  // thread's ExecutionState for the encoding of the result. Before the callee runs.
   virtual void finish_later() = 0;
 };
 

@@ -91,8 +91,8 @@ inline void end_with_creation(const std::shared_ptr<Agent>& agent, const RRefHan
   });
 }
 
-// Waits for a call whose tensors were borrowed from the caller, who gets them back in any case. `target`: of a call on
-// an object.
+// Waits for a call whose tensors were borrowed from the caller, who gets them back in any case. `target`: of
+// a call on an object.
 template <class R>
 R wait_borrowed(const std::shared_ptr<Agent>& agent, OutgoingCall& call, const RRefHandle* target = nullptr) {
   call.borrow_tensors();

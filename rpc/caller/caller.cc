@@ -22,7 +22,7 @@ bool any_requires_grad(const proto::Payload& payload) {
                      [](const proto::Tensor& tensor) { return tensor.requires_grad(); });
 }
 
-// What the answer to a call carried.
+// Decodes the answer to a call.
 absl::StatusOr<IncomingPayload> unpack(PendingCall& call, Answer answer, RRefService& rrefs,
                                        GraphHook* hook) {
   IncomingPayload in;

@@ -24,7 +24,7 @@ class Peers;
 class RRefService;
 
 // The calls that one agent makes: sends them, repeats those that may be repeated, and completes each exactly
-// once, with its answer or the reason why none will come. Thread-safe. What it is given outlives it.
+// once, with its answer or the reason why none will come. Thread-safe. Its arguments outlive it.
 class Caller {
  public:
   Caller(AgentRuntime& runtime, Peers& peers, RRefService& rrefs);
@@ -34,8 +34,8 @@ class Caller {
   const PendingCalls& pending() const { return pending_; }
 
   absl::StatusOr<std::shared_ptr<Peer>> find(const Destination& destination) const;
-  // When a call that starts at `now` and may take `timeout` (none: the agent's rpc_timeout) must have ended; no later
-  // than the call that the calling thread serves. Both times are on Clock::system().
+  // When a call that starts at `now` and may take `timeout` (none: the agent's rpc_timeout) must have ended;
+  // no later than the call that the calling thread serves. Both times are on Clock::system().
   absl::Time deadline(const std::optional<absl::Duration>& timeout, absl::Time now) const;
   // A place for the call in the window of its peer. Waits if the window is full and the options say so.
   absl::StatusOr<FlowCredit> enter_window(PendingCall& call, uint64_t bytes);
@@ -52,10 +52,10 @@ class Caller {
   // As Agent::call_service.
   Future<ServiceReply> call_service(const Worker& to, uint32_t service, std::string body,
                                     std::unique_ptr<TensorSet> tensors, const ServiceOptions& options);
-  // Gives up: the call completes with `reason`, unless it has completed, and the callee is told.
+  // Gives up: the call completes with `reason`, unless it has completed, and the callee is notified.
   void cancel(uint64_t id, absl::Status reason);
 
-  // What happens to calls under way.
+  // Events that concern calls under way.
   void answer(const Worker& from, EnvelopePtr envelope, std::vector<transport::Buffer> buffers);
   void link_closed(const Worker& peer, const Link& link, const absl::Status& reason);
   void worker_lost(const Worker& peer, const absl::Status& reason);

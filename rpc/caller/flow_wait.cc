@@ -12,7 +12,7 @@
 namespace gradwire::rpc {
 namespace {
 
-// Who waits, and how it ended: decided once.
+// One wait and its end, which is decided once.
 struct Waiting {
   explicit Waiting(const std::shared_ptr<Executor>& executor) : ended(executor) {}
 

@@ -14,7 +14,7 @@
 namespace gradwire::rpc {
 namespace {
 
-// A number for the calling thread, never 0: what ordered calls are ordered by.
+// The number of the calling thread, never 0, by which its ordered calls are ordered.
 uint64_t order_key_of_this_thread() {
   static std::atomic<uint64_t> next{1};
   thread_local const uint64_t key = next.fetch_add(1);
@@ -84,7 +84,7 @@ uint64_t OutgoingCall::send(Completion done) {
   if (status_.ok() && tensors != nullptr) {
     const TensorSharing sharing = repeatable ? TensorSharing::kCapture : TensorSharing::kBorrow;
     set_status(tensor_backend()->encode(*tensors, sharing, payload, buffers));
-    // What was given away belongs to the buffers alone now.
+    // Tensors that were given away belong to the buffers alone now.
     tensors = nullptr;
   }
   // 3. Take a place in the window of the worker.

@@ -20,12 +20,12 @@ namespace gradwire::rpc {
 class Caller;
 
 // The request of a call that is being put together, on the stack of the thread that calls: fill request()
-// (callee, signature, target), encode each argument, then send(). What has to outlive that is in the
-// PendingCall, which is made here and goes from hand to hand until the call completes. Not thread-safe. The
-// agent outlives it.
+// (callee, signature, target), encode each argument, then send(). State that outlives it is in the
+// PendingCall, which is made here and is passed on until the call completes. Not thread-safe. The agent
+// outlives it.
 class OutgoingCall {
  public:
-  // What is done with an answer: called once, on a thread of the transport or a timer, or inside send().
+  // Takes the answer: called once, on a thread of the transport or a timer, or inside send().
   using Completion = absl::AnyInvocable<void(absl::StatusOr<IncomingPayload>)>;
 
   // `callee` is for messages. An unknown destination shows in status().

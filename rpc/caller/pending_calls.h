@@ -26,7 +26,7 @@ namespace gradwire::rpc {
 class Link;
 struct Peer;
 
-// What came back for a call: the answer's envelope and buffers.
+// The answer to a call: its envelope and buffers.
 struct Answer {
   EnvelopePtr envelope;
   std::vector<transport::Buffer> buffers;
@@ -46,20 +46,22 @@ struct PendingCall {
   absl::Time leaves;
   absl::Time deadline = absl::InfiniteFuture();  // On Clock::system().
   absl::Duration timeout;                        // From `started` to `deadline`, for messages.
-  // Where it goes.
+  // The link that it left on.
   std::shared_ptr<Link> link;
-  // Between add() and sent(): whoever gives up leaves the reason for the sender, who alone can tell the callee.
+  // Between add() and sent(): whoever gives up leaves the reason for the sender, who alone can tell the
+  // callee.
   bool sending = true;
   absl::Status given_up;
-  // The transport may still read memory of the caller, until it is told to capture this ticket.
+  // The transport may read memory of the caller until this ticket is captured.
   bool borrows = false;
   uint64_t ticket = 0;
   // References that the request carried, kept until the answer is here.
   std::unique_ptr<Encoder::References> references;
-  // Of a call that is made again when its connection breaks; between two attempts it has no link. Else nullptr.
+  // The request of a call that is made again when its connection breaks, else nullptr. Between two attempts
+  // such a call has no link.
   std::shared_ptr<const RepeatableRequest> repeatable;
-  int attempts = 0;  // Of a repeatable call, that have begun.
-  // Exactly one is set: what decodes the answer, or takes it as it came.
+  int attempts = 0;  // Attempts of a repeatable call that have begun.
+  // Exactly one is set: `done` gets the decoded answer, `answered` gets it as it came.
   absl::AnyInvocable<void(absl::StatusOr<IncomingPayload>)> done;
   absl::AnyInvocable<void(absl::StatusOr<Answer>)> answered;
 };
@@ -88,7 +90,8 @@ class PendingCalls {
   Taken take(uint64_t id);
   // Only if the call went to this worker: answers are accepted from nobody else.
   Taken take_from(uint64_t id, uint64_t incarnation);
-  // The calls that were under way on a link, but for repeatable ones: these stay, without a link, and are named.
+  // The calls that were under way on a link, but for repeatable ones: these stay, without a link, and are
+  // named.
   struct Broken {
     std::vector<Taken> calls;
     std::vector<uint64_t> repeatable;
@@ -102,10 +105,10 @@ class PendingCalls {
     // When to come again.
     absl::Time next = absl::InfiniteFuture();
   };
-  // The calls whose deadline has come. `alarm`: what add() or the last call of this said; nothing happens for one that
-  // another alarm has replaced.
+  // The calls whose deadline has come. `alarm`: what add() or the last call of this said; nothing happens for
+  // one that another alarm has replaced.
   Expired take_expired(absl::Time alarm, absl::Time now);
-  // ---- Repeatable calls (agent_retries.cc).
+  // ---- Repeatable calls (caller_repeats.cc).
 
   struct Attempt {
     std::shared_ptr<Peer> peer;

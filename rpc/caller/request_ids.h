@@ -8,8 +8,8 @@
 
 namespace gradwire::rpc {
 
-// The request ids of one agent's repeatable calls, and which of them wait for an answer (proto/rpc.proto, "Repeated
-// calls"). Thread-safe.
+// The request ids of one agent's repeatable calls, and which of them wait for an answer (proto/rpc.proto,
+// "Repeated calls"). Thread-safe.
 class RequestIds {
  public:
   // An id for a request to this worker (an incarnation).

@@ -68,7 +68,7 @@ FlowWindow::Entered FlowWindow::enter_waiters_locked() {
     Waiter& first = waiters_.front();
     uint64_t charge = 0;
     if (!fits(word, first.bytes, first.bounds, charge)) {
-      // Somebody may be giving a place back; he will come here too.
+      // Another thread may be giving a place back; it will come here too.
       return entered;
     }
     if (!word_.compare_exchange_weak(word, word + charge, std::memory_order_acq_rel)) continue;

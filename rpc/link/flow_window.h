@@ -14,8 +14,9 @@ namespace gradwire::rpc {
 
 class FlowWindow;
 
-// A place in a window, given back once: when the credit is destroyed, or before. Empty by default. Movable; not
-// thread-safe. The window outlives it. Whoever waited for the room is told inside the call that gives it back.
+// A place in a window, given back once: when the credit is destroyed, or before. Empty by default. Movable;
+// not thread-safe. The window outlives it. A waiter for the room is called inside the call that gives it
+// back.
 class FlowCredit {
  public:
   FlowCredit() = default;
@@ -41,9 +42,9 @@ class FlowCredit {
   uint64_t charge_ = 0;
 };
 
-// Counts the calls that one worker has under way to another, and their bytes, against bounds. While there is room,
-// entering and leaving cost one atomic operation each. Thread-safe. Outlives its credits; nobody waits any more when
-// it is destroyed.
+// Counts the calls that one worker has under way to another, and their bytes, against bounds. While there is
+// room, entering and leaving cost one atomic operation each. Thread-safe. Outlives its credits; nobody waits
+// any more when it is destroyed.
 class FlowWindow {
  public:
   struct Bounds {
@@ -59,7 +60,7 @@ class FlowWindow {
   };
   using Admitted = absl::AnyInvocable<void(FlowCredit)>;
 
-  // A place for a call of this size; an empty credit when there is no room, or others wait for it.
+  // A place for a call of this size; an empty credit without room, or when others wait for it.
   FlowCredit try_enter(uint64_t bytes, const Bounds& bounds) {
     uint64_t charge = 0;
     uint64_t word = word_.load(std::memory_order_relaxed);
@@ -69,8 +70,8 @@ class FlowWindow {
     return {};
   }
 
-  // Calls `admitted` when there is room and those who came before have been admitted: at once (then it returns 0), or
-  // on a thread that gives a place back. Returns a number for leave().
+  // Calls `admitted` when there is room and those who came before have been admitted: at once (then it
+  // returns 0), or on a thread that gives a place back. Returns a number for leave().
   uint64_t wait(uint64_t bytes, const Bounds& bounds, Admitted admitted);
   // Stops waiting. False: `admitted` has been called, or is being called.
   bool leave(uint64_t waiter);

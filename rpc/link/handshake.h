@@ -12,18 +12,19 @@
 
 namespace gradwire::rpc {
 
-// What both sides of a connection must speak (proto/rpc.proto, Hello).
+// The version that both sides of a connection must speak (proto/rpc.proto, Hello).
 inline constexpr uint32_t kProtocolVersion = 1;
 
 using ReferenceList = google::protobuf::RepeatedPtrField<proto::Reference>;
-// What an envelope carries.
+// The references that an envelope carries.
 const ReferenceList& references_of(const proto::Envelope& envelope);
 
-// What a worker knows of the others. Implementations are thread-safe and call nobody back, so that they may be asked with
-// a lock held.
+// A worker's view of the others. Implementations are thread-safe and make no callbacks, so that they may be
+// used with a lock held.
 class GroupView {
  public:
-  // kStranger: the group's log may be about to name it. kGone: it was lost before this worker joined, or long ago.
+  // kStranger: the group's log may be about to name it. kGone: it was lost before this worker joined, or long
+  // ago.
   enum class Standing : uint8_t { kStranger, kMember, kDead, kLeft, kGone };
 
   virtual ~GroupView() = default;
@@ -33,15 +34,15 @@ class GroupView {
   virtual bool knows_owners(const ReferenceList& references) const = 0;
 };
 
-// How one connection opens (proto/rpc.proto, "Opening"): a pure state machine, messages and what is known of the group in,
-// what to do with them out.
+// How one connection opens (proto/rpc.proto, "Opening"): a pure state machine, messages and what is known of
+// the group in, what to do with them out.
 //
 //   came in:    silent -> introduced (the other's Hello is admitted) -> open (ours has been sent)
 //   made here:  silent -> greeted (our Hello has been sent) -> open (the other's is admitted)
 //
-// In each state it may hold: a peer may see a join before we do. A message from or about a worker that our view does not
-// have yet waits until the view catches up, and what follows it on the connection waits behind it. A Hello waits until
-// the connection is given up, another message until its patience is over.
+// In each state it may hold: a peer may see a join before we do. A message from or about a worker that our
+// view does not have yet waits until the view catches up, and what follows it on the connection waits behind
+// it. A Hello waits until the connection is given up, another message until its patience is over.
 //
 // Not thread-safe.
 class Handshake {
@@ -57,13 +58,13 @@ class Handshake {
   Handshake(const Worker& self, std::optional<Worker> to)
       : self_(self), made_here_(to.has_value()), other_(std::move(to)) {}
 
-  // What to do with a message, were nothing held before it.
+  // The step for a message that has no held message before it.
   Step receive(const proto::Envelope& envelope, const GroupView& group) const;
   // The Hello that kAdmit was said of is accepted.
   void admitted(const proto::Hello& hello);
   // This side's, with its number of the connection.
   proto::Hello hello(uint64_t number) const;
-  // What a Goodbye means: why the connection ends, and what becomes of the worker if that is lost with it.
+  // The meaning of a Goodbye: why the connection ends, and the state of the worker if it is lost too.
   struct Parting {
     absl::Status reason;
     std::optional<WorkerState> lost;
@@ -80,9 +81,9 @@ class Handshake {
   bool holds() const { return holds_; }
   bool introduced() const { return introduced_; }
 
-  // Whether a connection that is ready takes the peer's new requests over. Of two that cross, each end keeps the one that
-  // it had first: both are as good. But the other side may have made a new one because the older has died, which does not
-  // show here except by its silence.
+  // Whether a connection that is ready takes the peer's new requests over. When two cross, each end keeps the
+  // one that it had first: both are as good. But the other side may have made a new one because the older has
+  // died, which shows here only as silence.
   static bool takes_over(bool introduced, bool has_another, bool suspect) {
     return !has_another || (introduced && suspect);
   }
@@ -94,7 +95,7 @@ class Handshake {
 
   const Worker& self_;
   const bool made_here_;
-  // Who is at the other end, or must be.
+  // The worker at the other end, or the one that must be there.
   std::optional<Worker> other_;
   bool introduced_ = false;
   bool holds_ = false;

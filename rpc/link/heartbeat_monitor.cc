@@ -75,7 +75,7 @@ void HeartbeatMonitor::notice(Events events, const absl::Status& why) {
 void HeartbeatMonitor::notice(const Peer& peer, Event event, const absl::Status& why) {
   notice(
       [&](FailureDetector& detector, absl::Time now, FailureDetector::Actions& actions) {
-        // What is told here may have been overtaken by what another thread saw.
+        // Another thread may have seen something newer meanwhile.
         const bool connected = peer.is_connected();
         const bool stale = (event == &FailureDetector::connected && !connected) ||
                            (event == &FailureDetector::disconnected && connected);

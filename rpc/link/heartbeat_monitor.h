@@ -13,9 +13,9 @@
 
 namespace gradwire::rpc {
 
-// Finds out who answers: tells the FailureDetector what happens, sends the heartbeats, and has done what the detector
-// says. Thread-safe; calls the sink and the host with no lock held. What it is made with must outlive it, and the timers'
-// callbacks.
+// Finds out which workers answer: reports events to the FailureDetector, sends the heartbeats, and carries
+// the detector's decisions out. Thread-safe; calls the sink and the host with no lock held. Its arguments
+// must outlive it and the timers' callbacks.
 class HeartbeatMonitor {
  public:
   using Event = void (FailureDetector::*)(uint64_t, absl::Time, FailureDetector::Actions&);
@@ -33,7 +33,7 @@ class HeartbeatMonitor {
   HeartbeatMonitor(const Link::Context& context, Host& host, const HeartbeatOptions& options)
       : context_(context), host_(host), options_(options), detector_(options) {}
 
-  // Nothing is told or done any more.
+  // Does nothing from now on.
   void end();
 
   // Something has happened to a peer, which counts unless the peer is lost. `why`: for messages.

@@ -14,17 +14,17 @@
 
 namespace gradwire::rpc {
 
-// A message that waits for the directory. What follows a Hello that waits is not parsed before that is admitted: a few
-// bytes of a header may become many in memory.
+// A message that waits for the directory. A message behind a Hello that waits is not parsed before the Hello
+// is admitted: a few bytes of a header may become many in memory.
 struct HeldMessage {
   EnvelopePtr envelope;  // nullptr: `unread` is to be parsed.
   std::string unread;
   std::vector<transport::Buffer> buffers;
-  uint64_t bytes = 0;  // Of memory, as it was counted.
+  uint64_t bytes = 0;  // Memory, as it was counted.
 };
 
-// The messages of one connection that wait, in order, within the limits of what they may take. Not thread-safe, but for
-// the count over all connections.
+// The messages of one connection that wait, in order, within the limits of what they may take. Not
+// thread-safe, but for the count over all connections.
 class HeldMessages {
  public:
   static constexpr std::size_t kMax = 4096;

@@ -21,8 +21,8 @@ namespace {
 absl::StatusOr<EnvelopePtr> parse_envelope(const std::string& header, const transport::Connection& from) {
   EnvelopePtr envelope = make_envelope();
   if ((*envelope)->ParseFromString(header)) return envelope;
-  absl::Status reason = absl::InvalidArgumentError(
-      absl::StrCat("the message from ", from.peer_address(), " is no envelope: is a Gradwire worker there?"));
+  absl::Status reason = absl::InvalidArgumentError(absl::StrCat(
+      "the message from ", from.peer_address(), " is not an envelope: is a Gradwire worker there?"));
   log(LogLevel::kWarning, reason.message());
   return reason;
 }
@@ -168,7 +168,7 @@ void Link::limit_wait_locked() {
 }
 
 void Link::release() {
-  // What still comes in on the link queues behind what is held, until nothing is.
+  // Messages that still come in on the link queue behind the held ones, until none is held.
   while (true) {
     std::deque<HeldMessage> dropped;
     HeldMessage message;
@@ -251,8 +251,8 @@ bool Link::deliver(Peer& from, EnvelopePtr& envelope, std::vector<transport::Buf
     default:
       return false;
   }
-  // The message has been handled. In this order, both sequentially consistent: require() says that something is unsettled
-  // and then reads the counter, so that one of the two sees the other.
+  // The message has been handled. In this order, both sequentially consistent: require() says that something
+  // is unsettled and then reads the counter, so that one of the two sees the other.
   read_->fetch_add(1);
   if (from.settles()) context_.sink.on_settled(from.worker);
   return true;
@@ -279,7 +279,7 @@ absl::Status Link::admit(const proto::Hello& hello) {
   if (peer == nullptr) return declared_dead(hello.name(), context_.self.name);
   GRADWIRE_ASSIGN_OR_RETURN(const bool restored,
                             peer->admit(self, hello.connection(), read_, made_here_ || leads_back(*peer)));
-  // 2. What follows the Hello is accepted.
+  // 2. Accept what follows the Hello.
   uint64_t timer = 0;
   {
     MutexLock lock(mutex_);
@@ -312,11 +312,11 @@ bool Link::leads_back(const Peer& peer) const {
 
 void Link::on_closed(transport::Connection&, absl::Status reason) {
   wait_until_opened();
-  // Before anybody hears of it: who sends on it from now on can see that it may be lost.
+  // Set it before the end is reported: a sender on this link can then see that its message may be lost.
   closed_ = true;
   std::shared_ptr<Peer> peer;
   uint64_t timer = 0;
-  // Lost with the connection: what is not handed over by now never was.
+  // Messages that are not handed over by now are lost with the connection.
   std::deque<HeldMessage> dropped;
   {
     MutexLock releasing(releasing_);

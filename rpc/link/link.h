@@ -18,8 +18,8 @@ namespace gradwire::rpc {
 
 class PeerTable;
 
-// One connection and the worker at its other end: opens it (Handshake decides), hands what arrives to the PeerSink, and
-// holds what has to wait.
+// One connection and the worker at its other end: opens it (Handshake decides), hands what arrives to the
+// PeerSink, and holds what has to wait.
 //
 // Thread-safe. Shared by its connection, its peer, and those who send on it.
 class Link : public LinkSender, public transport::ConnectionListener {
@@ -47,7 +47,7 @@ class Link : public LinkSender, public transport::ConnectionListener {
     virtual void on_closed(const std::shared_ptr<Link>& link, const std::shared_ptr<Peer>& peer,
                            const absl::Status& reason) = 0;
   };
-  // What the links of a worker have in common. Outlives them.
+  // The state that the links of a worker share. Outlives them.
   struct Context {
     const Worker& self;
     const PeerTable& group;
@@ -64,7 +64,8 @@ class Link : public LinkSender, public transport::ConnectionListener {
   // `peer`: whom a connection is made to; nullptr for one that came in.
   Link(Context& context, uint64_t number, std::shared_ptr<Peer> peer, std::string transport);
 
-  // One of these comes first. connect() sends the Hello. Errors: the transport's, the host's, or why the peer is lost.
+  // One of these comes first. connect() sends the Hello. Errors: the transport's, the host's, or why the peer
+  // is lost.
   absl::Status connect(transport::Transport& transport, const std::string& address, absl::Duration timeout);
   void accept(const std::shared_ptr<transport::Connection>& connection);
 
@@ -84,7 +85,7 @@ class Link : public LinkSender, public transport::ConnectionListener {
   std::shared_ptr<Link> shared() { return std::static_pointer_cast<Link>(shared_from_this()); }
 
   void introduce(Peer& peer);
-  // What to do with a message, were nothing held before it; kHold: release() will come.
+  // The step for a message that has no held message before it; kHold: release() will come.
   Handshake::Step decide_locked(const proto::Envelope& envelope) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Holds the message if it follows a Hello that waits. False for any other; then nothing was moved.
   bool hold_unread(transport::Message& message);
@@ -103,15 +104,15 @@ class Link : public LinkSender, public transport::ConnectionListener {
   Context& context_;
   const std::string transport_;
   const bool made_here_;
-  // The other end, once it has introduced itself and nothing is held: what arrives then needs no lock. Written under
-  // the lock; read by the transport's thread, which alone ends the link.
+  // The other end, once it has introduced itself and no message is held: messages that arrive then need no
+  // lock. Written under the lock; read by the transport's thread, which alone ends the link.
   std::atomic<Peer*> active_{nullptr};
   // Since the last heartbeat was due.
   std::atomic<bool> heard_{false};
   // Messages that were read here and handled (Arrivals).
   const std::shared_ptr<Arrivals::Counter> read_ = std::make_shared<Arrivals::Counter>(0);
-  // What may come next: little before the Hello, what may be held before that is admitted, then what the transport takes.
-  // Written under the lock.
+  // The limit on the next message: small before the Hello, then the room for held messages until it is
+  // admitted, then the transport's own. Written under the lock.
   std::atomic<uint64_t> max_message_bytes_{kMaxHelloBytes};
 
   // Held while what was held on this link is handed over, which the link's end waits for. Before mutex_.
@@ -120,7 +121,8 @@ class Link : public LinkSender, public transport::ConnectionListener {
   // Before the locks of the host, of the group and of a Peer.
   Mutex mutex_;
   Handshake handshake_ ABSL_GUARDED_BY(mutex_);
-  std::shared_ptr<Peer> peer_ ABSL_GUARDED_BY(mutex_);  // Whom it was made for, or who introduced itself.
+  // The peer that it was made for, or that introduced itself.
+  std::shared_ptr<Peer> peer_ ABSL_GUARDED_BY(mutex_);
   uint64_t hello_timer_ ABSL_GUARDED_BY(mutex_) = 0;
   HeldMessages held_ ABSL_GUARDED_BY(mutex_);
   // Bytes that had arrived at the last heartbeat: progress of a large message is a sign of life.

@@ -67,7 +67,7 @@ absl::StatusOr<transport::Buffer> LinkSender::allocate(std::size_t size) {
 }
 
 void LinkSender::beat(const std::string& heartbeat, bool news) {
-  // What was sent since the last one has served as well.
+  // A message sent since the last heartbeat has served as well.
   if (!sent_.exchange(false) || news) (void)depart({heartbeat, {}});
 }
 

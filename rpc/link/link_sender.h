@@ -34,8 +34,8 @@ class LinkSender : public std::enable_shared_from_this<LinkSender> {
 
   // Sends an envelope; returns the transport's ticket. Errors as Connection::send.
   absl::StatusOr<uint64_t> send(const proto::Envelope& envelope, std::vector<transport::Buffer> buffers);
-  // The same for what nobody waits for: it goes with the next message, or kLate later, so that it wakes nobody at the
-  // other end in vain. It may be lost with the link.
+  // The same for what nobody waits for: it goes with the next message, or kLate later, so that it wakes
+  // nobody at the other end in vain. It may be lost with the link.
   void send_late(const proto::Envelope& envelope);
   // Connection::capture and Connection::allocate.
   void capture(uint64_t ticket) { connection_->capture(ticket); }

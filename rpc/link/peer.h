@@ -22,8 +22,8 @@ namespace gradwire::rpc {
 
 class Link;
 
-// One worker and the connections with it: which of them new requests use, what was sent and read on them, and which
-// transports reach it. Alive or suspect until lose(), which is for good.
+// One worker and the connections with it: which of them new requests use, what was sent and read on them, and
+// which transports reach it. Alive or suspect until lose(), which is for good.
 //
 // Thread-safe; calls nobody back. Shares the ownership of its links until remove() or clear().
 struct Peer {
@@ -38,13 +38,13 @@ struct Peer {
   const bool is_self;
   // Held by the one who makes a connection to it, so that there is one and nothing overtakes its Hello.
   Mutex connecting;
-  // Of the calls that go to it. Synchronised by itself.
+  // The window of the calls that go to it. Synchronised by itself.
   FlowWindow flow;
 
   WorkerState state() const;
   // OK while it is not lost; then why it is.
   absl::Status status() const;
-  // The link that new requests use; nullptr when there is none. status() when it is lost.
+  // The link that new requests use; nullptr without one. status() when the worker is lost.
   absl::StatusOr<std::shared_ptr<Link>> link() const;
 
   // A connection was made to it. From here on lose() names it. status() when it is lost already.
@@ -53,15 +53,16 @@ struct Peer {
   uint64_t number(const Link& link);
   // This side's Hello has been sent, and requests may follow it. Returns status().
   absl::Status greeted(const std::shared_ptr<Link>& link);
-  // The worker's Hello, in which the connection has this number, is accepted; `read` counts what is read on it.
-  // `reached`: this shows that the link's transport leads there. Returns whether a broken connection is replaced.
-  // Errors: Aborted when the worker is lost; Unavailable when nothing can come on this connection any more.
+  // The worker's Hello, in which the connection has this number, is accepted; `read` counts what is read on
+  // it. `reached`: this shows that the link's transport leads there. Returns whether a broken connection is
+  // replaced. Errors: Aborted when the worker is lost; Unavailable when nothing can come on this connection
+  // any more.
   absl::StatusOr<bool> admit(const std::shared_ptr<Link>& link, uint64_t number,
                              std::shared_ptr<const Arrivals::Counter> read, bool reached);
   // The connection has ended.
   struct Ended {
     bool introduced = false;  // The worker had introduced itself on it.
-    bool settled = false;     // What was awaited has settled thereby.
+    bool settled = false;     // The messages that were awaited have settled thereby.
     bool reachable = false;   // The worker has introduced itself on another.
     bool lost = false;
   };
@@ -74,7 +75,8 @@ struct Peer {
   // At the end of this worker.
   void clear();
 
-  // For a heartbeat: the open links, what was sent, and whether a connection has ended since the last heartbeat.
+  // For a heartbeat: the open links, what was sent, and whether a connection has ended since the last
+  // heartbeat.
   struct Beat {
     Links links;
     Departures sent;
@@ -82,7 +84,7 @@ struct Peer {
   };
   Beat beat();
 
-  // As Settlement's. told() and settles() return whether something that was unsettled is settled now.
+  // As Settlement's. told() and settles() return whether the wait has ended by that.
   Departures departures() const;
   bool require(const Departures& sent);
   bool told(const Departures& sent);
@@ -94,7 +96,7 @@ struct Peer {
   bool has_given_up(const std::string& transport) const;
   // Whether the worker was reached by it.
   bool has_worked(const std::string& transport) const;
-  // What was given up since the last call, with the reasons.
+  // The transports that were given up since the last call, with the reasons.
   std::vector<std::pair<std::string, absl::Status>> take_given_up();
 
  private:
@@ -126,7 +128,8 @@ struct Peer {
   std::map<std::string, absl::Status> given_up_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::string> unreported_ ABSL_GUARDED_BY(mutex_);
 
-  // Not everything that arrivals_ remembers has settled: whoever reads a message asks again. Written under the lock.
+  // Not everything that arrivals_ remembers has settled: whoever reads a message asks again. Written under
+  // the lock.
   std::atomic<bool> unsettled_{false};
 };
 

@@ -24,11 +24,12 @@ class PeerSink {
   virtual void on_response(const Worker& from, EnvelopePtr envelope,
                            std::vector<transport::Buffer> buffers) = 0;
   virtual void on_cancel(const Worker& from, uint64_t link, uint64_t call_id) = 0;
-  // What was under way on the link is gone.
+  // Messages under way on the link are lost.
   virtual void on_link_closed(const Worker& peer, const Link& link, const absl::Status& reason) = 0;
   // There is a connection again after one had broken.
   virtual void on_link_restored(const Worker& peer) = 0;
-  // Everything that require() was told of, of this peer, has been handled: ask settled(), which may be false again.
+  // Every message of this peer that require() named has been handled: ask settled(), which may be false
+  // again.
   virtual void on_settled(const Worker& peer) = 0;
   // kAlive or kSuspect, when that changes.
   virtual void on_worker_state(const Worker& peer, WorkerState state) = 0;

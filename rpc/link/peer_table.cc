@@ -60,7 +60,7 @@ absl::StatusOr<std::shared_ptr<Peer>> PeerTable::find(const Worker& worker) cons
   MutexLock lock(mutex_);
   auto found = by_incarnation_.find(worker.incarnation);
   if (found == by_incarnation_.end()) {
-    return absl::NotFoundError(absl::StrCat("worker \"", worker.name, "\" is no member of the group"));
+    return absl::NotFoundError(absl::StrCat("worker \"", worker.name, "\" is not a member of the group"));
   }
   if (found->second.superseded) {
     return absl::AbortedError(absl::StrCat("worker \"", worker.name, "\" came back as a new incarnation"));

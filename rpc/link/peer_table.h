@@ -18,8 +18,8 @@
 
 namespace gradwire::rpc {
 
-// The workers of the group, as far as it is known here, and those who are gone. Whoever derives from it says who joins and
-// who is lost. Thread-safe; calls nobody back.
+// The workers of the group, as far as it is known here, and those who are gone. Whoever derives from it says
+// who joins and who is lost. Thread-safe; calls nobody back.
 class PeerTable : public Settlement, public GroupView {
  public:
   // The last to have each id, lost or not.
@@ -30,7 +30,7 @@ class PeerTable : public Settlement, public GroupView {
   // By its incarnation. Aborted when another has taken its place.
   absl::StatusOr<std::shared_ptr<Peer>> find(const Worker& worker) const;
   absl::StatusOr<Worker> find_by_incarnation(uint64_t incarnation) const;
-  // nullptr for an incarnation that is no member, or was lost long ago.
+  // nullptr for an incarnation that is not a member, or was lost long ago.
   std::shared_ptr<Peer> peer(uint64_t incarnation) const;
   // OK while the worker is not lost.
   absl::Status status(const Worker& worker) const;
@@ -45,7 +45,8 @@ class PeerTable : public Settlement, public GroupView {
   bool settled(uint64_t incarnation) override;
 
  protected:
-  // The members of the group, oneself included, and the incarnations that were: before that everybody is a stranger.
+  // The members of the group, oneself included, and the incarnations that were: before that everybody is a
+  // stranger.
   void fill(const Worker& self, const std::vector<WorkerAddress>& workers, const std::vector<Worker>& gone);
   void add(const WorkerAddress& worker);
   // The worker was lost. Those that were lost long ago are forgotten, but that they are gone.

@@ -207,8 +207,8 @@ void Peers::on_closed(const std::shared_ptr<Link>& link, const std::shared_ptr<P
 void Peers::attempt_failed(const std::shared_ptr<Peer>& peer, const std::string& transport,
                            const absl::Status& reason) {
   const bool worked = peer->has_worked(transport);
-  // Where a transport has never worked, its failure says nothing of the worker: shared memory between containers is
-  // refused though both live.
+  // Where a transport has never worked, its failure says nothing of the worker: shared memory between
+  // containers is refused though both live.
   if (!worked && ways_to(*peer).size() > 1) {
     peer->give_up(transport, reason);
     return probe_soon(peer);
@@ -243,8 +243,8 @@ void Peers::lose(const std::shared_ptr<Peer>& peer, WorkerState state, absl::Sta
   if (!links.has_value()) return;
   monitor_.remove(*peer);
   bury(peer->worker);
-  // One who leaves ends its connections itself. Any other may live all the same: it must know that nobody here listens to
-  // it any more.
+  // One who leaves ends its connections itself. Any other may live all the same: it must know that nobody
+  // here listens to it any more.
   if (state == WorkerState::kDead) {
     const std::string header = goodbye(declared_dead(peer->worker.name, self_.name));
     for (const std::shared_ptr<Link>& link : *links) link->part(header, reason, absl::Milliseconds(100));

@@ -24,12 +24,13 @@
 
 namespace gradwire::rpc {
 
-// The other workers of the group and the connections to them. Connects on first use, tells a broken connection from a dead
-// worker, and has what arrives handed to the Sink. Each Link introduces itself and checks who the other side is.
+// The other workers of the group and the connections to them. Connects on first use, distinguishes a broken
+// connection from a dead worker, and hands messages that arrive to the Sink. Each Link introduces itself and
+// checks the identity of the other side.
 //
-// Who is a member comes from outside (set_workers, add_worker, lose). Who answers is found out here, by the
-// HeartbeatMonitor. A worker whose process has ended is lost at once, by its own goodbye or because what is certainly its
-// host refuses connections; about one that is only silent the Sink is asked. Lost is for good.
+// The members come from outside (set_workers, add_worker, lose). The HeartbeatMonitor finds out which of them
+// answer. A worker whose process has ended is lost at once, by its own goodbye or because what is certainly
+// its host refuses connections; about one that is only silent the Sink is asked. A loss is final.
 //
 // Thread-safe. Owned by the agent; shutdown() before destruction.
 class Peers : public PeerTable, private Link::Host, private HeartbeatMonitor::Host {
@@ -37,7 +38,8 @@ class Peers : public PeerTable, private Link::Host, private HeartbeatMonitor::Ho
   using Sink = PeerSink;
 
   struct Options {
-    // Where connections are made to those who do not answer: it may take its time. Without one, the timers' thread.
+    // Where connections are made to those who do not answer: it may take its time. Without one, the timers'
+    // thread.
     std::shared_ptr<Executor> executor;
     absl::Duration connect_timeout = absl::Seconds(10);
     HeartbeatOptions heartbeat;
@@ -49,24 +51,24 @@ class Peers : public PeerTable, private Link::Host, private HeartbeatMonitor::Ho
 
   // Starts to listen; returns this worker's record for the directory.
   absl::StatusOr<proto::WorkerRecord> listen(const Worker& self);
-  // The members of the group, oneself included, and the incarnations that were. `self`: as it was given to listen(), but
-  // for the id. Connections that came in earlier are served from here on.
+  // The members of the group, oneself included, and the incarnations that were. `self`: as it was given to
+  // listen(), but for the id. Connections that came in earlier are served from here on.
   void set_workers(const Worker& self, const std::vector<WorkerAddress>& workers,
                    const std::vector<Worker>& gone);
   // A worker that has joined since.
   void add_worker(const WorkerAddress& worker);
   // The worker is dead, or has left. Does nothing the second time.
   void lose(const Worker& worker, WorkerState state, const absl::Status& reason);
-  // Whether somebody listens where a worker that is no member here said so.
+  // Whether a process listens at the address of a worker that is not a member here.
   Directory::Life look_for(const proto::WorkerRecord& record, absl::Duration patience) {
     return rpc::look_for(transports_, self_.name, record, patience);
   }
 
-  // The link that requests to the peer go on; made if there is none. Unavailable when the worker is lost,
+  // The link that requests to the peer go on; made if necessary. Unavailable when the worker is lost,
   // FailedPrecondition after shutdown.
   absl::StatusOr<std::shared_ptr<Link>> link_to(const std::shared_ptr<Peer>& peer);
 
-  // What is known and held here.
+  // Counts the workers and links that are known here, and the messages that are held.
   void count(AgentTables& tables) const;
 
   uint64_t bytes_sent() const { return shared_.bytes_sent.load(); }
@@ -79,12 +81,12 @@ class Peers : public PeerTable, private Link::Host, private HeartbeatMonitor::Ho
   // How to connect to a peer.
   struct Way {
     transport::Transport* transport;
-    const std::string* address;  // Of the peer's record.
+    const std::string* address;  // An address of the peer's record.
   };
 
   std::shared_ptr<transport::ConnectionListener> accept(
       const std::string& transport, const std::shared_ptr<transport::Connection>& connection);
-  // The link in use; nullptr when there is none. FailedPrecondition, or why the peer is lost.
+  // The link in use; nullptr without one. FailedPrecondition, or why the peer is lost.
   absl::StatusOr<std::shared_ptr<Link>> open_link(const Peer& peer) const;
   // The ways that are left, best first.
   std::vector<Way> ways_to(const Peer& peer) const;
@@ -114,9 +116,9 @@ class Peers : public PeerTable, private Link::Host, private HeartbeatMonitor::Ho
   mutable Mutex mutex_;
   CondVar links_changed_;
   absl::flat_hash_map<uint64_t, std::shared_ptr<Link>> links_ ABSL_GUARDED_BY(mutex_);
-  // Those that came in and whose other end has not said who it is.
+  // Incoming links whose other end has not introduced itself.
   absl::flat_hash_set<uint64_t> unadmitted_ ABSL_GUARDED_BY(mutex_);
-  // Links on which something arrived before the group was known, or told of the one who sent it.
+  // Links on which a message arrived before the group was known, or before the sender was known in it.
   std::vector<std::shared_ptr<Link>> waiting_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -6,16 +6,17 @@
 
 namespace gradwire::rpc {
 
-// Who knows what was sent to other workers, and what has been read of theirs (proto/rpc.proto, "What has arrived").
-// Implementations are thread-safe and call nobody back, so that they may be asked with a lock held.
+// Knows which messages were sent to other workers, and which of theirs have been read (proto/rpc.proto, "What
+// has arrived"). Implementations are thread-safe and make no callbacks, so that they may be used with a lock
+// held.
 class Settlement {
  public:
   virtual ~Settlement() = default;
 
-  // What this worker has sent to another until now.
+  // The messages that this worker has sent to another until now.
   virtual Departures departures(uint64_t incarnation) const = 0;
-  // What `incarnation` says that it has sent has all been handled here, or never will come. Until it is so, settled() is
-  // false.
+  // Requires that all messages that `incarnation` says it has sent are handled here, or will never come;
+  // settled() is false until then. True if nothing is left to wait for.
   virtual bool require(uint64_t incarnation, const Departures& sent) = 0;
   virtual bool settled(uint64_t incarnation) = 0;
 };

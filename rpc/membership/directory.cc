@@ -12,8 +12,8 @@ using What = Roster::Change::What;
 
 namespace {
 
-// When a line is waited for, how long at a time. A store that hangs holds up stop() for that long, and for as long as its
-// client waits for an answer.
+// When a line is waited for, how long at a time. A store that hangs holds up stop() for that long, and for as
+// long as its client waits for an answer.
 constexpr absl::Duration kLook = absl::Seconds(2);
 // How long a store that has been silent is given to answer.
 constexpr absl::Duration kAsk = absl::Seconds(1);
@@ -143,7 +143,7 @@ void Directory::run_writer() {
     {
       MutexLock lock(mutex_);
       while (!stopping_ && deaths_.empty() && !leaving_) changed_.wait(mutex_);
-      // A death need not be told by one who leaves: the others notice.
+      // A worker that leaves need not report a death: the others notice it.
       leave = leaving_ && !left_;
       if (!leave && (stopping_ || deaths_.empty())) return;
       if (!leave) {

@@ -40,7 +40,7 @@ void FailureDetector::heard(uint64_t worker, absl::Time now, Actions& actions) {
   auto found = watched_.find(worker);
   if (found == watched_.end() || found->second.state == State::kDead) return;
   found->second.heard = now;
-  // What a connection had brought before it broke says nothing of now.
+  // Messages from before a connection broke say nothing about the present.
   if (found->second.connected) set_state(worker, found->second, State::kAlive, Why::kHeard, actions);
 }
 

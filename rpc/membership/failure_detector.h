@@ -10,17 +10,17 @@
 
 namespace gradwire::rpc {
 
-// What one worker thinks of the others it has connections with: a pure state machine, events and the time in, Actions
-// out.
+// One worker's opinion of the others that it has connections with: a pure state machine, events and the time
+// in, Actions out.
 //
 //   unwatched -> alive     a connection stands
 //   alive -> suspect       silent for suspect_after, or its last connection broke
-//   suspect -> alive       heard from again, or connected again
+//   suspect -> alive       a message of it came, or it is connected again
 //   suspect -> dead        its host refuses connections: nobody listens where it listened. Certain.
-//   suspect -> accused     silent for dead_after: for the group to decide (remove()), or itself, by being heard from
+//   suspect -> accused     silent for dead_after: for the group to decide (remove()), or itself, by a message
 //
-// What is unwatched is not suspected: who is never called is known by the group's log alone. Time in which this worker
-// itself did not run counts for nobody's silence.
+// A worker that is not watched is not suspected: one that is never called is known by the group's log alone.
+// Time in which this worker itself did not run does not count as another's silence.
 //
 // Not thread-safe. Workers are named by their incarnations.
 class FailureDetector {
@@ -36,7 +36,7 @@ class FailureDetector {
   };
   struct Actions {
     std::vector<Change> changes;
-    // To be told something, so that they hear from this worker.
+    // The workers that are due a heartbeat.
     std::vector<uint64_t> heartbeat;
     // To be connected to again.
     std::vector<uint64_t> probe;
@@ -52,7 +52,7 @@ class FailureDetector {
   void heard(uint64_t worker, absl::Time now, Actions& actions);
   // Its last connection ended unasked.
   void disconnected(uint64_t worker, absl::Time now, Actions& actions);
-  // An attempt to connect ended: its host says that nobody listens; or nothing is known.
+  // An attempt to connect ended: its host refused the connection, or did not answer.
   void refused(uint64_t worker, absl::Time now, Actions& actions);
   void unreachable(uint64_t worker, absl::Time now, Actions& actions);
   // It is dead or has left: by what the group, or it itself, says.
@@ -70,7 +70,8 @@ class FailureDetector {
   // A host that restarts its network may refuse once.
   static constexpr int kRefusals = 2;
   static constexpr absl::Duration kAfterRefusal = absl::Milliseconds(5);
-  // Doubled with each attempt, up to the second: a process that is being killed goes on accepting for some milliseconds.
+  // Doubled with each attempt, up to the second: a process that is being killed goes on accepting for some
+  // milliseconds.
   static constexpr absl::Duration kAfterUnreachable = absl::Milliseconds(5);
   static constexpr absl::Duration kAfterManyUnreachable = absl::Milliseconds(200);
 

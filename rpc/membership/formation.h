@@ -7,13 +7,14 @@
 
 namespace gradwire::rpc {
 
-// Whether the members of a group of fixed size come together: a pure state machine, fed with what each line of the group's
-// log did, so that all who read it agree.
+// Whether the members of a group of fixed size come together: a pure state machine, fed with what each line
+// of the group's log did, so that all who read it agree.
 //
-//   forming -> complete   all ids are members, none of them refused. A worker that cannot join later is refused alone.
-//   forming, a refusal    two workers want one place, so one place stays empty: the members so far are refused. They
-//                         report it and leave. A worker that has not come yet is told once when it comes. Workers that
-//                         join after that form the group anew.
+//   forming -> complete   all ids are members, none of them refused. A worker that cannot join later is
+//                         refused alone.
+//   forming, a refusal    two workers want one place, so one place stays empty: the members so far are
+//                         refused. They report it and leave. A worker that has not come yet learns it once
+//                         when it comes. Workers that join after that form the group anew.
 //
 // Not thread-safe.
 class Formation {
@@ -27,8 +28,8 @@ class Formation {
   }
   // A member has left or died.
   void gone(uint64_t incarnation) { refused_.erase(incarnation); }
-  // The worker `incarnation` could not join, as the worker that has `id` says. True if that refuses the members: it does
-  // while the group forms. The second time it only means that this id has been told.
+  // The worker `incarnation` could not join, as the worker that has `id` says. True if that refuses the
+  // members: it does while the group forms. The second time it only means that this id has been notified.
   bool refuse(const Roster& roster, uint64_t incarnation, int32_t id) {
     if (has_failed() && incarnation == failed_by_) {
       told_.insert(id);

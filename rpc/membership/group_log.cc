@@ -39,7 +39,7 @@ absl::StatusOr<uint64_t> GroupLog::current_generation(absl::Duration timeout) {
   uint64_t generation = 0;
   if (!text.empty() && !absl::SimpleAtoi(text, &generation)) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "\"", text, "\" in the store is no number of a group's log (", store_->description(), ")"));
+        "\"", text, "\" in the store is not a number of a group's log (", store_->description(), ")"));
   }
   return generation;
 }
@@ -103,8 +103,9 @@ absl::StatusOr<GroupLog::Event> GroupLog::apply(const std::string& serialized) {
     const std::string at = key(roster_.position());
     // Whoever comes to it passes over it in the same way.
     roster_.apply({.kind = RosterEntry::Kind::kLeave});
-    return absl::InvalidArgumentError(absl::StrCat(
-        "what the store holds as \"", at, "\" is no line of a group's log (", store_->description(), ")"));
+    return absl::InvalidArgumentError(absl::StrCat("the value in the store of \"", at,
+                                                   "\" is not a line of a group's log (",
+                                                   store_->description(), ")"));
   }
   if (!name.ok()) {
     // Every reader passes over it in the same way, so that they agree on what follows.

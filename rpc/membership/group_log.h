@@ -17,15 +17,15 @@
 
 namespace gradwire::rpc {
 
-// A call to the store failed with `status`. Aborted, of a store whose server was started again and has lost what it had,
-// becomes Unavailable: among workers Aborted means that the group goes on without this one.
+// A call to the store failed with `status`. Aborted, of a store whose server was started again and has lost
+// what it had, becomes Unavailable: among workers Aborted means that the group goes on without this one.
 absl::Status store_failure(const absl::Status& status);
 
 // The line by which `by` declares `worker` dead.
 proto::LogLine death_line(const Worker& worker, const Worker& by, const std::string& reason);
 
-// A group's log in the store (proto/membership.proto), and how far this process has read it. Each call may wait for the
-// store. Not thread-safe.
+// A group's log in the store (proto/membership.proto), and how far this process has read it. Each call may
+// wait for the store. Not thread-safe.
 class GroupLog {
  public:
   // How long its users wait before they try again, and how long appending one line may take.
@@ -34,7 +34,7 @@ class GroupLog {
 
   explicit GroupLog(std::shared_ptr<store::Store> store) : store_(std::move(store)) {}
 
-  // What a line said and did. `record`: of the worker that joined, with its id.
+  // The content and effect of a line. `record`: of the worker that joined, with its id.
   struct Event {
     Roster::Change change;
     proto::WorkerRecord record;
@@ -45,25 +45,26 @@ class GroupLog {
     std::optional<proto::Refusal> refusal;
   };
 
-  // Waits for the next line and applies it. DeadlineExceeded when there is none in time (store::is_wait_timeout), or the
-  // store does not answer; Unavailable when the store is gone; InvalidArgument for a line that no worker wrote. A line with
-  // a bad name (base/name.h) is passed over with a warning in the log: its event changes nothing.
+  // Waits for the next line and applies it. DeadlineExceeded without one in time (store::is_wait_timeout), or
+  // if the store does not answer; Unavailable when the store is gone; InvalidArgument for a line that no
+  // worker wrote. A line with a bad name (base/name.h) is passed over with a warning in the log: its event
+  // changes nothing.
   absl::StatusOr<Event> read(absl::Duration timeout);
 
   // Whether the store answers: OK, else as read().
   absl::Status ask(absl::Duration timeout);
 
-  // Makes `line` the next one, reading those that others wrote first: calls `before` for each of them, and again ahead of
-  // each attempt, until it returns false (then nothing is appended) or the line is in the log; then that event is
-  // returned too.
+  // Makes `line` the next one, reading those that others wrote first: calls `before` for each of them, and
+  // again ahead of each attempt, until it returns false (then nothing is appended) or the line is in the log;
+  // then that event is returned too.
   template <class OnEvent, class Want>
   absl::Status append(const proto::LogLine& line, absl::Duration timeout, OnEvent on_event, Want want);
 
   // Appends that a worker leaves, if it is a member, and ends the log behind the last.
   absl::Status leave(uint64_t incarnation);
 
-  // After the last member has left: the log ends, and the lines of the one before it go. Not behind a refusal, which workers
-  // that come late have to read.
+  // After the last member has left: the log ends, and the lines of the one before it go. Not behind a
+  // refusal, which workers that come late have to read.
   absl::Status close(absl::Duration timeout);
 
   const Roster& roster() const { return roster_; }
@@ -76,7 +77,7 @@ class GroupLog {
   // Begins with the log in use, unless that has been done.
   absl::Status open(absl::Duration timeout);
   absl::StatusOr<Event> apply(const std::string& serialized);
-  // Tries once. What stands at the next position then, with whether it is `serialized` itself.
+  // Tries once. Returns the line at the next position then, and whether it is `serialized` itself.
   struct Attempt {
     bool appended = false;
     std::string present;

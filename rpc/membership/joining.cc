@@ -16,10 +16,11 @@ using What = Roster::Change::What;
 
 namespace {
 
-// How long somebody is given to show that it lives.
+// How long a worker is given to show that it lives.
 constexpr absl::Duration kPatience = absl::Seconds(2);
 constexpr absl::Duration kToBeHeard = absl::Seconds(10);
-// How long workers that come late are told why the group did not form. Who comes after that is of another attempt.
+// How long workers that come late learn why the group did not form. One that comes after that is of another
+// attempt.
 constexpr absl::Duration kToldFor = absl::Seconds(30);
 
 absl::Duration left_until(absl::Time deadline) {
@@ -83,7 +84,7 @@ void Joining::note(const GroupLog::Event& event) {
 
 absl::Status Joining::enter(const proto::LogLine& line) {
   while (true) {
-    // What is there already, so that no attempt is made that cannot succeed.
+    // Read the lines that are there already, so that no attempt is made that cannot succeed.
     absl::StatusOr<GroupLog::Event> event = log_.read(absl::ZeroDuration());
     while (event.ok()) {
       note(*event);
@@ -101,7 +102,8 @@ absl::Status Joining::enter(const proto::LogLine& line) {
   }
 }
 
-// Another worker is in the way. It stays if it lives; if it is dead, that is written first, then the place is free.
+// Another worker is in the way. It stays if it lives; if it is dead, that is written first, then the place is
+// free.
 absl::Status Joining::make_way(const Roster::Change& refused) {
   const Worker& other = refused.worker;
   std::string conflict;

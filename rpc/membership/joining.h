@@ -20,8 +20,9 @@ struct WorkerAddress {
   proto::WorkerRecord record;
 };
 
-// How one worker becomes a member of its group: an operation that runs once, by reading and writing the group's log.
-// Directory::join describes its errors. Not thread-safe; the log must outlive it, and is nobody else's meanwhile.
+// How one worker becomes a member of its group: an operation that runs once, by reading and writing the
+// group's log. Directory::join describes its errors. Not thread-safe; the log must outlive it, and is nobody
+// else's meanwhile.
 class Joining {
  public:
   // Whether the worker that wrote a record still lives, which takes up to the time given.
@@ -46,18 +47,20 @@ class Joining {
   Joining(GroupLog& log, Options options);
 
   absl::StatusOr<Group> run(proto::WorkerRecord record);
-  // After run(), also one that failed: whether the log says that this worker is a member, and nobody has made it leave.
+  // After run(), also one that failed: whether the log says that this worker is a member, and nobody has made
+  // it leave.
   bool entered() const { return entered_; }
 
  private:
   absl::Status enter(const proto::LogLine& line);
   absl::Status make_way(const Roster::Change& refused);
-  // This worker cannot join, since a live member is in the way: reports it to those who wait for this worker, unless the
-  // group is complete.
+  // This worker cannot join, since a live member is in the way: reports it to those who wait for this worker,
+  // unless the group is complete.
   absl::Status refuse(const std::string& conflict);
   // Whether the group that this worker was to be in has been found unable to form before this one came.
   bool comes_late() const;
-  // If so, writes into the log that this one knows now, so that its next attempt begins anew, and returns the reason.
+  // If so, writes into the log that this one knows now, so that its next attempt begins anew, and returns the
+  // reason.
   absl::Status hear_refusal();
   // Gives the refused members the time to read why, before this worker goes and perhaps the store with it.
   void wait_until_heard();

@@ -23,7 +23,7 @@ Roster::Change Roster::check(const RosterEntry& entry) const {
   if (entry.kind != RosterEntry::Kind::kJoin) {
     if (status(worker.incarnation) != Status::kMember) return {};
     const bool death = entry.kind == RosterEntry::Kind::kDeath;
-    // Somebody who is no member yet may have found a dead one in his way.
+    // A worker that is not a member yet may have found a dead one in its way.
     const Status by = status(entry.by);
     if (death && (by == Status::kDead || by == Status::kLeft)) return {};
     return {death ? What::kDied : What::kLeft, members_.at(known_.at(worker.incarnation).id)};

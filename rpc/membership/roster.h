@@ -13,7 +13,8 @@ namespace gradwire::rpc {
 struct RosterEntry {
   enum class Kind : uint8_t { kJoin, kLeave, kDeath };
   Kind kind = Kind::kJoin;
-  // Whom it is about; of kLeave and kDeath only the incarnation counts. Id -1 of one that joins: to be assigned.
+  // The worker that it is about; for kLeave and kDeath only the incarnation counts. Id -1 of one that joins:
+  // to be assigned.
   Worker worker;
   // kJoin: how many the group has; 0: an open one.
   int32_t world_size = 0;
@@ -22,12 +23,12 @@ struct RosterEntry {
   std::string reason;
 };
 
-// Who is in a group, as its log tells: a pure state machine that every worker, and everybody who wants to join, feeds
-// with the same entries in the same order, so that all agree on what each entry means.
+// The members of a group, by its log: a pure state machine that every worker, and every one that wants to
+// join, feeds with the same entries in the same order, so that all agree on what each entry means.
 //
-// An incarnation: unknown -> member -> left or dead, for good. A name and an id belong to one member at a time; those of
-// one that is gone may be taken by a new incarnation. A worker that is dead can declare nobody dead any more, so of two
-// that accuse each other one stays.
+// An incarnation: unknown -> member -> left or dead, for good. A name and an id belong to one member at a
+// time; those of one that is gone may be taken by a new incarnation. A worker that is dead can declare nobody
+// dead any more, so of two that accuse each other one stays.
 //
 // Not thread-safe.
 class Roster {
@@ -54,7 +55,7 @@ class Roster {
   };
 
   Change apply(const RosterEntry& entry);
-  // What apply() would say.
+  // The result that apply() would have.
   Change check(const RosterEntry& entry) const;
 
   Status status(uint64_t incarnation) const;

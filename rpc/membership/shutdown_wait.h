@@ -8,8 +8,8 @@
 
 namespace gradwire::rpc {
 
-// Decides when a graceful shutdown that waits reports what it waits for, and words the report: after kFirst, then every
-// kEvery. Not thread-safe.
+// Decides when a graceful shutdown that waits reports what it waits for, and words the report: after kFirst,
+// then every kEvery. Not thread-safe.
 class ShutdownWait {
  public:
   static constexpr absl::Duration kFirst = absl::Seconds(5);
@@ -42,7 +42,7 @@ class ShutdownWait {
 
   // Whether a report is due; true once for each.
   bool due();
-  // What is unfinished, with how long it has lasted: "\"f\", called by worker \"b\" (12s)".
+  // The unfinished work, with how long it has lasted: "\"f\", called by worker \"b\" (12s)".
   std::string list(std::vector<Unfinished> unfinished) const;
   // One line for the log.
   std::string report(std::vector<Unfinished> unfinished) const;

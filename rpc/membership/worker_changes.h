@@ -18,7 +18,7 @@
 
 namespace gradwire::rpc {
 
-// Who wants to hear of changes in the group. Thread-safe. Subscriptions may outlive it.
+// The subscribers to changes in the group. Thread-safe. Subscriptions may outlive it.
 class WorkerChanges {
  public:
   using Callback = std::function<void(const WorkerInfo& worker, WorkerState state)>;
@@ -35,7 +35,7 @@ class WorkerChanges {
   void joined(const WorkerInfo& worker);
   // `for_good`: also who begins to wait later.
   void fail(const absl::Status& reason, bool for_good);
-  // Who waits, or has given up since the last change.
+  // The number of waits, those given up since the last change included.
   std::size_t waiting() const;
 
  private:

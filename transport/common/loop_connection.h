@@ -14,12 +14,13 @@
 
 namespace gradwire::transport {
 
-// What connections have in common that read, and call their listener, on an event loop's driver: how they end. The parts
-// of a connection (its sender, its receiver) have this of it. A task or timer of a part captures shared_from_this() of
-// the connection beside the part, and so keeps it.
+// The common part of connections that read, and call their listener, on an event loop's driver: how they end.
+// The parts of a connection (its sender, its receiver) use it through this class. A task or timer of a part
+// captures shared_from_this() of the connection beside the part, and so keeps it.
 //
-// States: kOpen (from the start on: what is sent early is queued) -> kClosing -> kClosed. kClosing is between close() and
-// on_closed: it lasts until what was queued has left, or the flush time is over. kOpen may go to kClosed directly.
+// States: kOpen (from the start on: what is sent early is queued) -> kClosing -> kClosed. kClosing is between
+// close() and on_closed: it lasts until what was queued has left, or the flush time is over. kOpen may go to
+// kClosed directly.
 class LoopConnection : public Connection, public std::enable_shared_from_this<LoopConnection> {
  public:
   LoopConnection(std::shared_ptr<LoopContext> context, std::string peer_address);
@@ -50,7 +51,7 @@ class LoopConnection : public Connection, public std::enable_shared_from_this<Lo
     return std::shared_ptr<Part>(shared_from_this(), part);
   }
 
-  // close() was called: nothing is delivered any more. Any thread.
+  // close() was called: no more messages are delivered. Any thread.
   bool close_called() const { return close_called_.load(std::memory_order_relaxed); }
   LoopContext& context() const { return *context_; }
   EventLoop& loop() const { return *context_->loop; }

@@ -13,7 +13,8 @@ namespace gradwire::transport {
 
 class LoopConnection;
 
-// What a transport shares with its connections, some of which live longer than it. Each kind adds its own to it.
+// The state that a transport shares with its connections, some of which live longer than it. Each kind adds
+// its own.
 struct LoopContext : std::enable_shared_from_this<LoopContext> {
   // Makes a pool if `given_pool` is null.
   LoopContext(std::shared_ptr<BufferPool> given_pool, std::shared_ptr<EventLoop> given_loop)

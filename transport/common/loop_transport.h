@@ -13,9 +13,9 @@
 
 namespace gradwire::transport {
 
-// What transports on an event loop have in common: a thread that drives the loop where nobody else does, what listens,
-// and how they end. `Context` is what the transport shares with its connections: it has `options.wait`, `loop`, `ended`
-// and shut_down_in_loop(). Thread-safe.
+// The common part of transports on an event loop: a thread that drives the loop where nobody else does, the
+// listening socket, and the end. `Context` is the state that the transport shares with its connections: it
+// has `options.wait`, `loop`, `ended` and shut_down_in_loop(). Thread-safe.
 template <class Context>
 class LoopTransport : public Transport {
  public:

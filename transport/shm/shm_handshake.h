@@ -20,8 +20,8 @@ namespace gradwire::transport {
 //   1. the end that connects does so, again and again while the other has too many to accept;
 //   2. each end checks that the other's process is of the same user;
 //   3. the end that connected says hello, which hands over the memory of its ring;
-//   4. the other end hears it and answers with its own hello;
-//   5. each end, when it has heard the other's hello, calls `done`.
+//   4. the other end reads it and answers with its own hello;
+//   5. each end, when it has the other's hello, calls `done`.
 //
 // Whatever fails ends the connection. Belongs to the loop's driver. Part of its connection.
 class ShmHandshake : public EventHandler {

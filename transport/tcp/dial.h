@@ -18,9 +18,9 @@ namespace gradwire::transport {
 
 // Connects to the first of several addresses that answers.
 //
-//   1. try_next_in_loop: a new socket begins to connect to the next address. Those that are left share the time.
+//   1. try_next_in_loop: a new socket begins to connect to the next address. The others share the time left.
 //   2. on_events_in_loop: the system says how that went. If it failed, or if its time is over: 1 again.
-//   3. finish_in_loop: `done` gets the socket, or, when no address or no time is left, why there is none.
+//   3. finish_in_loop: `done` gets the socket, or the error when no address or no time is left.
 //
 // Belongs to the loop's driver.
 class TcpDial : public EventHandler, public std::enable_shared_from_this<TcpDial> {

@@ -6,7 +6,7 @@
 namespace gradwire::transport {
 namespace {
 
-// Of copied bytes in one piece: growing it copies them again.
+// The limit on copied bytes in one piece: growing it copies them again.
 constexpr std::size_t kMaxCopied = std::size_t{32} << 10;
 // Long enough that the bytes of a string do not lie within it, and stay where they are when it is moved.
 constexpr std::size_t kFirstCapacity = 256;
@@ -152,7 +152,7 @@ std::size_t SendQueue::find(uint64_t ticket) const {
   const auto begin = entries_.begin() + static_cast<std::ptrdiff_t>(front_);
   auto found = std::lower_bound(begin, entries_.end(), ticket,
                                 [](const Entry& entry, uint64_t wanted) { return entry.ticket < wanted; });
-  // Bytes that are no message have the ticket of the one before them.
+  // Bytes outside of messages have the ticket of the message before them.
   while (found != entries_.end() && found->ticket == ticket && !found->has_message) ++found;
   if (found == entries_.end() || found->ticket != ticket) return entries_.size();
   return static_cast<std::size_t>(found - entries_.begin());

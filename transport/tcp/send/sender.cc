@@ -18,8 +18,9 @@ constexpr int kMaxPieces = 64;
 // System calls that one call to send() makes before the loop carries on: a fast reader could keep it there
 // for long.
 constexpr int kWritesPerTurn = 16;
-// While no more than kStepwiseBytes are queued a system call writes at most kStepBytes: so the other end surely reads
-// the beginning while the rest is being copied. With more, the socket's own buffer makes the steps.
+// While no more than kStepwiseBytes are queued a system call writes at most kStepBytes: so the other end
+// surely reads the beginning while the rest is being copied. With more, the socket's own buffer makes the
+// steps.
 constexpr std::size_t kStepBytes = std::size_t{256} << 10;
 constexpr std::size_t kStepwiseBytes = std::size_t{4} << 20;
 // A batch that has more to send writes at once: the other end may begin with it.

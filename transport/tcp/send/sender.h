@@ -19,10 +19,10 @@ namespace gradwire::transport {
 
 // The sending side of a TCP connection: a queue for its socket and one for each stripe.
 //
-// Writing happens on whichever thread has something to write, one at a time for each socket, outside the lock: it takes
-// the pieces from the queue, writes, and then tells the queue. A capture or an end that finds a write under way waits for
-// that one system call, which does not block. Thread-safe. Part of its connection; the sockets are its owner's, who ends
-// their use here before closing them.
+// Writing happens on whichever thread has something to write, one at a time for each socket, outside the
+// lock: it takes the pieces from the queue, writes, and then updates the queue. A capture or an end that
+// finds a write under way waits for that one system call, which does not block. Thread-safe. Part of its
+// connection, which owns the sockets and ends their use here before it closes them.
 class TcpSender : public SendBatch::Member {
  public:
   // Buffers from `stripe_from_bytes` on travel on stripes, if there are any.
@@ -33,7 +33,8 @@ class TcpSender : public SendBatch::Member {
   void capture(uint64_t ticket);
   std::size_t queued_bytes();
 
-  // Puts bytes that are no message into the connection's own queue; the caller writes them with write_queued().
+  // Puts bytes outside of messages into the connection's own queue; the caller writes them with
+  // write_queued().
   void push_bytes(absl::string_view bytes);
   // Sends a control frame. With kDrop, later messages use no stripes.
   void send_control(StripeControl control);
@@ -65,16 +66,16 @@ class TcpSender : public SendBatch::Member {
   void flush_batch() override;
 
  private:
-  // What is written to one socket.
+  // The data for one socket.
   struct Lane {
     SendQueue queue;
     // -1 unless connected.
     int fd = -1;
     // A thread is in the system call that writes.
     bool writing = false;
-    // The socket took no more; the loop will hear when it does.
+    // The socket took no more; epoll reports when it does.
     bool full = false;
-    // It was heard while a thread was writing.
+    // That was reported while a thread was writing.
     bool became_writable = false;
     // Counts the finished system calls that write, for those who wait for one.
     uint64_t write_count = 0;
@@ -100,7 +101,7 @@ class TcpSender : public SendBatch::Member {
   uint64_t next_ticket_ ABSL_GUARDED_BY(mutex_) = 1;
   // The connection's own socket, and its stripes.
   std::vector<Lane> lanes_ ABSL_GUARDED_BY(mutex_);
-  // What the next message may use.
+  // The stripes that the next message may use.
   Striping striping_ ABSL_GUARDED_BY(mutex_);
   bool stripes_wanted_ ABSL_GUARDED_BY(mutex_) = false;
   bool sent_striped_ ABSL_GUARDED_BY(mutex_) = false;
@@ -108,7 +109,7 @@ class TcpSender : public SendBatch::Member {
   bool in_batch_ ABSL_GUARDED_BY(mutex_) = false;
   CondVar write_finished_;
 
-  // Of lanes_, for those who hold no lock.
+  // The size of lanes_, for threads that do not hold the lock.
   std::atomic<std::size_t> lane_count_{1};
 };
 
