@@ -41,7 +41,11 @@ void TcpStripes::end_in_loop() {
 }
 
 void TcpStripes::want_in_loop() {
-  if (!started_ || connection_.close_called()) return;
+  if (!started_) {
+    sender_.set_stripes_wanted(false);  // The next large buffer asks again.
+    return;
+  }
+  if (connection_.close_called()) return;
   if (address_.has_value()) {
     open_in_loop();
   } else {

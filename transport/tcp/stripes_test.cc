@@ -6,6 +6,8 @@
 
 #include "gradwire/base/clock.h"
 #include "gradwire/base/mutex.h"
+#include "gradwire/transport/event_loop.h"
+#include "gradwire/transport/loop_thread.h"
 #include "gradwire/transport/process_counts.h"
 #include "gradwire/transport/recording_listener.h"
 #include "gradwire/transport/tcp/frame.h"
@@ -28,9 +30,12 @@ TcpOptions striped(int stripes = kStripes) {
 
 class TcpStripes : public testing::Test {
  protected:
-  void open(const TcpOptions& server_options, const TcpOptions& client_options) {
+  // The first message has a buffer of `first` bytes. With `early` it is sent before the client begins to connect.
+  void open(const TcpOptions& server_options, const TcpOptions& client_options, std::size_t first = 10,
+            bool early = false) {
     server_ = make_tcp_transport(server_options);
-    client_ = make_tcp_transport(client_options);
+    if (early) client_loop_ = *EventLoop::create();
+    client_ = make_tcp_transport(client_options, client_loop_);
     auto address = server_->listen([this](const std::shared_ptr<Connection>& connection) {
       MutexLock lock(mutex_);
       accepted_ = connection;
@@ -40,7 +45,10 @@ class TcpStripes : public testing::Test {
     auto connection = client_->connect(*address, at_client_, absl::Seconds(30));
     ASSERT_TRUE(connection.ok()) << connection.status();
     from_client_ = *connection;
-    send(*from_client_, 10);
+    send(*from_client_, first);
+    if (early) {
+      ASSERT_TRUE(client_thread_.start(client_loop_, WaitPolicy()).ok());
+    }
     ASSERT_TRUE(await([this] {
       MutexLock lock(mutex_);
       return accepted_ != nullptr;
@@ -53,6 +61,9 @@ class TcpStripes : public testing::Test {
   void TearDown() override {
     client_->shutdown();
     server_->shutdown();
+    if (client_loop_ == nullptr) return;
+    client_loop_->post([this] { client_loop_->end_in_loop(); });
+    client_thread_.join();
   }
 
   static bool await(const std::function<bool()>& condition) {
@@ -90,6 +101,8 @@ class TcpStripes : public testing::Test {
     return await([&] { return count_descriptors() == descriptors_ + 2 * stripes; });
   }
 
+  std::shared_ptr<EventLoop> client_loop_;
+  LoopThread client_thread_;
   std::unique_ptr<Transport> server_, client_;
   std::shared_ptr<RecordingListener> at_server_ = std::make_shared<RecordingListener>();
   std::shared_ptr<RecordingListener> at_client_ = std::make_shared<RecordingListener>();
@@ -110,6 +123,14 @@ TEST_F(TcpStripes, ALargeBufferOpensThemAndTheNextOnesUseThem) {
   }
   expect_messages(*at_server_, 42);
   EXPECT_TRUE(await_stripes(kStripes));
+}
+
+TEST_F(TcpStripes, ALargeBufferAfterOneThatCameBeforeTheConnectionOpensThem) {
+  open(striped(), striped(), /*first=*/kSize, /*early=*/true);
+  expect_messages(*at_server_, 1);
+  send(*from_client_, kSize + 1);
+  EXPECT_TRUE(await_stripes(kStripes));
+  expect_messages(*at_server_, 2);
 }
 
 TEST_F(TcpStripes, TheEndThatWasConnectedToAsksForThem) {
