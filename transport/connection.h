@@ -15,6 +15,9 @@ namespace gradwire::transport {
 
 class Connection;
 
+// How long a connection that was accepted may take until its listener says introduced().
+inline constexpr absl::Duration kIntroductionTimeout = absl::Seconds(10);
+
 // Hears what happens on one connection. Calls come from the transport's threads, one at a time and in order,
 // never from inside a call to the Connection, and with no lock held. They must not block.
 class ConnectionListener {
@@ -24,8 +27,12 @@ class ConnectionListener {
   // The bytes that a message may have which begins to arrive now, if that is less than the transport's limits say. Asked
   // before memory is allocated for it, on the thread of the other calls, by the transports "shm" and "tcp".
   virtual uint64_t max_message_bytes() const { return std::numeric_limits<uint64_t>::max(); }
+  // Whether the other end has said who it is, as far as the protocol above asks for that. Asked once for a connection that was
+  // accepted, kIntroductionTimeout later and on the thread of the other calls; the answer false ends the connection.
+  virtual bool introduced() const { return true; }
   // The last call. `reason`: what the local close() was given; Unavailable when the other end closed, died or
-  // could not be reached (with its address and the cause); InvalidArgument when it sent what no frame can be.
+  // could not be reached (with its address and the cause); InvalidArgument when it sent what no frame can be;
+  // DeadlineExceeded when it did not introduce itself.
   virtual void on_closed(Connection& connection, absl::Status reason) = 0;
 };
 

@@ -200,6 +200,7 @@ class FaultListener : public ConnectionListener {
   void on_message(Connection&, Message message) override {
     connection_->receive(listener_, std::move(message));
   }
+  bool introduced() const override { return listener_->introduced(); }
 
   void on_closed(Connection&, absl::Status reason) override {
     connection_->closed(listener_, std::move(reason));

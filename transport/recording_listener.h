@@ -29,6 +29,9 @@ class RecordingListener : public ConnectionListener {
   // From the next message on.
   void take_at_most(uint64_t bytes) { max_message_bytes_ = bytes; }
 
+  bool introduced() const override { return introduced_.load(); }
+  void set_introduced(bool introduced) { introduced_ = introduced; }
+
   // While held back, on_message does not return, as if the receiver read nothing.
   void hold_back();
   void let_go();
@@ -50,6 +53,7 @@ class RecordingListener : public ConnectionListener {
   void begin_call();
 
   const Hook hook_;
+  std::atomic<bool> introduced_{true};
   std::atomic<uint64_t> max_message_bytes_{std::numeric_limits<uint64_t>::max()};
 
   Mutex mutex_;

@@ -123,6 +123,14 @@ class Glue : public ::testing::Test {
   uint64_t last_call_ = 1000;
 };
 
+TEST_F(Glue, ConnectionWhoseOtherEndDoesNotIntroduceItselfEnds) {
+  const std::shared_ptr<ScriptedLink> silent = b_.open(*agent_);
+  network_.end_introductions();
+  EXPECT_TRUE(eventually([&] { return silent->is_closed(); }));
+  settle(*a_link_);
+  EXPECT_FALSE(a_link_->is_closed());
+}
+
 TEST_F(Glue, LossBeforeTheLogHasItAsksNobody) {
   create(a_, *a_link_, 1, 2);
   std::shared_ptr<ScriptedLink> b = b_.connect(*agent_);

@@ -64,13 +64,11 @@ absl::Status Link::connect(transport::Transport& transport, const std::string& a
 void Link::accept(const std::shared_ptr<transport::Connection>& connection) {
   connection_ = connection;
   opened_ = true;
+}
+
+bool Link::introduced() const {
   MutexLock lock(mutex_);
-  hello_timer_ =
-      timers_.schedule(timers_.clock().now() + kHelloTimeout, [weak = weak_from_this(), connection] {
-        if (weak.lock() != nullptr) {
-          connection->close(absl::DeadlineExceededError("the other side did not introduce itself"));
-        }
-      });
+  return handshake_.introduced();
 }
 
 void Link::introduce(Peer& peer) {
@@ -280,7 +278,6 @@ absl::Status Link::admit(const proto::Hello& hello) {
   GRADWIRE_ASSIGN_OR_RETURN(const bool restored,
                             peer->admit(self, hello.connection(), read_, made_here_ || leads_back(*peer)));
   // 2. Accept what follows the Hello.
-  uint64_t timer = 0;
   {
     MutexLock lock(mutex_);
     handshake_.admitted(hello);
@@ -288,9 +285,7 @@ absl::Status Link::admit(const proto::Hello& hello) {
     max_message_bytes_ = std::numeric_limits<uint64_t>::max();
     // Behind what is held there is nothing to overtake: release() sets it then.
     if (!handshake_.holds()) active_ = peer.get();
-    std::swap(timer, hello_timer_);
   }
-  if (timer != 0) timers_.cancel(timer);
   // 3. This side introduces itself too. Its requests follow its Hello.
   if (!made_here_) introduce(*peer);
   (void)peer->greeted(self);
@@ -315,7 +310,6 @@ void Link::on_closed(transport::Connection&, absl::Status reason) {
   // Set it before the end is reported: a sender on this link can then see that its message may be lost.
   closed_ = true;
   std::shared_ptr<Peer> peer;
-  uint64_t timer = 0;
   // Messages that are not handed over by now are lost with the connection.
   std::deque<HeldMessage> dropped;
   {
@@ -323,10 +317,8 @@ void Link::on_closed(transport::Connection&, absl::Status reason) {
     MutexLock lock(mutex_);
     active_ = nullptr;
     dropped = held_.drop();
-    std::swap(timer, hello_timer_);
     std::swap(peer, peer_);
   }
-  if (timer != 0) timers_.cancel(timer);
   context_.host.on_closed(shared(), peer, reason);
 }
 

@@ -24,8 +24,6 @@ class PeerTable;
 // Thread-safe. Shared by its connection, its peer, and those who send on it.
 class Link : public LinkSender, public transport::ConnectionListener {
  public:
-  // How long a connection that came in may stay silent.
-  static constexpr absl::Duration kHelloTimeout = absl::Seconds(10);
   // How long a message waits for the log to tell of a worker that it names.
   static constexpr absl::Duration kStrangerTimeout = absl::Seconds(5);
   // The first message of the other side: a Hello, or a Goodbye instead of one.
@@ -71,6 +69,7 @@ class Link : public LinkSender, public transport::ConnectionListener {
 
   void on_message(transport::Connection& connection, transport::Message message) override;
   uint64_t max_message_bytes() const override { return max_message_bytes_.load(std::memory_order_relaxed); }
+  bool introduced() const override;
   void on_closed(transport::Connection& connection, absl::Status reason) override;
 
   // Handles what was held, as far as the view of the group allows now.
@@ -119,11 +118,10 @@ class Link : public LinkSender, public transport::ConnectionListener {
   Mutex releasing_;
 
   // Before the locks of the host, of the group and of a Peer.
-  Mutex mutex_;
+  mutable Mutex mutex_;
   Handshake handshake_ ABSL_GUARDED_BY(mutex_);
   // The peer that it was made for, or that introduced itself.
   std::shared_ptr<Peer> peer_ ABSL_GUARDED_BY(mutex_);
-  uint64_t hello_timer_ ABSL_GUARDED_BY(mutex_) = 0;
   HeldMessages held_ ABSL_GUARDED_BY(mutex_);
   // Bytes that had arrived at the last heartbeat: progress of a large message is a sign of life.
   uint64_t arrived_ ABSL_GUARDED_BY(mutex_) = 0;

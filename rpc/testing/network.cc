@@ -50,6 +50,16 @@ class Network::Connection : public transport::Connection,
   }
   std::string peer_address() const override { return peer_address_; }
 
+  void end_introduction() {
+    std::shared_ptr<ConnectionListener> listener;
+    {
+      MutexLock lock(mutex_);
+      listener = listener_;
+    }
+    if (listener != nullptr && !listener->introduced())
+      close(absl::DeadlineExceededError("the other end did not introduce itself"), absl::ZeroDuration());
+  }
+
   void end(absl::Status reason) {
     {
       MutexLock lock(mutex_);
@@ -98,8 +108,14 @@ class Network::FakeTransport : public transport::Transport {
     network_.listening_[address_] =
         [this, on_accept = std::move(on_accept)](const std::shared_ptr<transport::Connection>& connection) {
           std::shared_ptr<ConnectionListener> listener = on_accept(connection);
-          MutexLock own(mutex_);
-          if (listener != nullptr) connections_.push_back(std::static_pointer_cast<Connection>(connection));
+          if (listener == nullptr) return listener;
+          const auto accepted = std::static_pointer_cast<Connection>(connection);
+          {
+            MutexLock own(mutex_);
+            connections_.push_back(accepted);
+          }
+          MutexLock all(network_.mutex_);
+          network_.accepted_.push_back(accepted);
           return listener;
         };
     return address_;
@@ -179,6 +195,19 @@ std::unique_ptr<transport::Transport> Network::transport() { return std::make_un
 std::function<std::unique_ptr<transport::Transport>(std::unique_ptr<transport::Transport>)>
 Network::wrapper() {
   return [this](const std::unique_ptr<transport::Transport>&) { return transport(); };
+}
+
+void Network::end_introductions() {
+  std::vector<std::weak_ptr<Connection>> accepted;
+  {
+    MutexLock lock(mutex_);
+    accepted.swap(accepted_);
+  }
+  for (const auto& each : accepted) {
+    post([each] {
+      if (const std::shared_ptr<Connection> connection = each.lock()) connection->end_introduction();
+    });
+  }
 }
 
 void Network::post(std::function<void()> task) {

@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "gradwire/base/mutex.h"
@@ -28,6 +29,9 @@ class Network {
   std::unique_ptr<transport::Transport> transport();
   // For wrap_transports().
   std::function<std::unique_ptr<transport::Transport>(std::unique_ptr<transport::Transport>)> wrapper();
+  // The time for introductions is over: ends the connections that were accepted and whose listener says that it was not
+  // introduced().
+  void end_introductions();
 
  private:
   class Connection;
@@ -42,6 +46,7 @@ class Network {
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   uint64_t next_address_ ABSL_GUARDED_BY(mutex_) = 1;
   absl::flat_hash_map<std::string, transport::Transport::AcceptHandler> listening_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::weak_ptr<Connection>> accepted_ ABSL_GUARDED_BY(mutex_);
   std::thread thread_;
 };
 

@@ -8,12 +8,6 @@
 #include "gradwire/store/memory/limits.h"
 
 namespace gradwire::store {
-namespace {
-
-// For whoever connects to say Hello.
-constexpr absl::Duration kGreetingTime = absl::Seconds(10);
-
-}  // namespace
 
 class TcpStoreSessions::Listener : public transport::ConnectionListener {
  public:
@@ -23,6 +17,8 @@ class TcpStoreSessions::Listener : public transport::ConnectionListener {
   void on_message(transport::Connection&, transport::Message message) override {
     sessions_->message_in_loop(session_, message.header);
   }
+  // It is a store's client, which may be silent from now on.
+  bool introduced() const override { return sessions_->service_.greeted(session_); }
   void on_closed(transport::Connection&, absl::Status) override { sessions_->closed_in_loop(session_); }
 
  private:
@@ -40,19 +36,13 @@ std::shared_ptr<transport::ConnectionListener> TcpStoreSessions::accept_in_loop(
     const std::shared_ptr<transport::Connection>& connection) {
   if (stopped_) return nullptr;
   const Session session = next_session_++;
-  const uint64_t timer =
-      loop_->schedule_in_loop(Clock::system().now() + kGreetingTime, [weak = weak_from_this(), session] {
-        const std::shared_ptr<TcpStoreSessions> self = weak.lock();
-        if (self == nullptr) return;
-        self->hang_up_in_loop(session, absl::InvalidArgumentError("what connected said no Hello in time"));
-      });
-  peers_.emplace(session, Peer{connection, timer});
+  connections_.emplace(session, connection);
   return std::make_shared<Listener>(shared_from_this(), session);
 }
 
 void TcpStoreSessions::message_in_loop(Session session, const std::string& bytes) {
-  const auto found = peers_.find(session);
-  if (found == peers_.end()) return;
+  const auto found = connections_.find(session);
+  if (found == connections_.end()) return;
   proto::Request request;
   TcpStoreService::Answers answers;
   const bool parsed = request.ParseFromString(bytes);
@@ -61,25 +51,21 @@ void TcpStoreSessions::message_in_loop(Session session, const std::string& bytes
   const absl::Status status =
       parsed ? service_.handle(session, request, Clock::system().now(), answers)
              : absl::InvalidArgumentError("what connected sends what is no request to a Gradwire store");
-  // It is a store's client, which may be silent from now on.
-  if (service_.greeted(session)) loop_->cancel_in_loop(std::exchange(found->second.greeting_timer, 0));
   finish_in_loop(answers);
   if (!status.ok()) hang_up_in_loop(session, status);
 }
 
 void TcpStoreSessions::hang_up_in_loop(Session session, const absl::Status& reason) {
-  const auto found = peers_.find(session);
-  if (found == peers_.end()) return;
-  log(LogLevel::kWarning, "the store hangs up on ", found->second.connection->peer_address(), ": ",
-      reason.message());
-  found->second.connection->close(reason);
+  const auto found = connections_.find(session);
+  if (found == connections_.end()) return;
+  log(LogLevel::kWarning, "the store hangs up on ", found->second->peer_address(), ": ", reason.message());
+  found->second->close(reason);
 }
 
 void TcpStoreSessions::closed_in_loop(Session session) {
-  const auto found = peers_.find(session);
-  if (found == peers_.end()) return;
-  loop_->cancel_in_loop(found->second.greeting_timer);
-  peers_.erase(found);
+  const auto found = connections_.find(session);
+  if (found == connections_.end()) return;
+  connections_.erase(found);
   service_.close(session);
   finish_in_loop({});
 }
@@ -106,7 +92,7 @@ void TcpStoreSessions::finish_in_loop(const TcpStoreService::Answers& answers) {
 }
 
 bool TcpStoreSessions::refuses_in_loop(Session session, uint64_t request) {
-  transport::Connection& connection = *peers_.at(session).connection;
+  transport::Connection& connection = *connections_.at(session);
   const std::size_t unread = connection.queued_bytes();
   if (unread <= max_unread_bytes_) return false;
   if (unread > max_unread_bytes_ + kMaxRefusalBytes) {
@@ -122,10 +108,10 @@ bool TcpStoreSessions::refuses_in_loop(Session session, uint64_t request) {
 }
 
 void TcpStoreSessions::send_in_loop(Session session, const proto::Response& response) {
-  const auto found = peers_.find(session);
-  if (found == peers_.end() || refuses_in_loop(session, response.id())) return;
+  const auto found = connections_.find(session);
+  if (found == connections_.end() || refuses_in_loop(session, response.id())) return;
   // A connection that has just ended says so itself.
-  (void)found->second.connection->send({.header = response.SerializeAsString(), .buffers = {}});
+  (void)found->second->send({.header = response.SerializeAsString(), .buffers = {}});
 }
 
 void TcpStoreSessions::stop_in_loop(absl::Duration grace) {
@@ -135,10 +121,9 @@ void TcpStoreSessions::stop_in_loop(absl::Duration grace) {
   finish_in_loop(answers);
   proto::Response farewell;
   farewell.set_stopping(true);
-  for (auto& [session, peer] : peers_) {
-    loop_->cancel_in_loop(std::exchange(peer.greeting_timer, 0));
-    (void)peer.connection->send({.header = farewell.SerializeAsString(), .buffers = {}});
-    peer.connection->close(absl::UnavailableError("the store's server stopped"), grace);
+  for (const auto& [session, connection] : connections_) {
+    (void)connection->send({.header = farewell.SerializeAsString(), .buffers = {}});
+    connection->close(absl::UnavailableError("the store's server stopped"), grace);
   }
 }
 

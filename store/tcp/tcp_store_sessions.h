@@ -36,12 +36,6 @@ class TcpStoreSessions : public std::enable_shared_from_this<TcpStoreSessions> {
  private:
   class Listener;
   using Session = TcpStoreService::Session;
-  struct Peer {
-    std::shared_ptr<transport::Connection> connection;
-    // Ends a connection that says no Hello.
-    uint64_t greeting_timer = 0;
-  };
-
   void message_in_loop(Session session, const std::string& bytes);
   void closed_in_loop(Session session);
   void expire_in_loop();
@@ -55,7 +49,7 @@ class TcpStoreSessions : public std::enable_shared_from_this<TcpStoreSessions> {
   const std::shared_ptr<transport::EventLoop> loop_;
   const std::size_t max_unread_bytes_;
   TcpStoreService service_;
-  absl::flat_hash_map<Session, Peer> peers_;
+  absl::flat_hash_map<Session, std::shared_ptr<transport::Connection>> connections_;
   Session next_session_ = 1;
   uint64_t alarm_ = 0;
   absl::Time alarm_time_ = absl::InfiniteFuture();

@@ -20,6 +20,16 @@ bool LoopConnection::begin_in_loop() {
   return !context_->shutting_down;
 }
 
+void LoopConnection::await_introduction_in_loop() {
+  const absl::Duration timeout = context_->introduction_timeout;
+  introduction_timer_ = loop().schedule_in_loop(Clock::system().now() + timeout, [self = shared_from_this()] {
+    if (self->greeted_in_loop() && self->listener_->introduced()) return;
+    self->fail_in_loop(absl::DeadlineExceededError(
+        absl::StrCat("the other end did not introduce itself within ",
+                     absl::FormatDuration(self->context_->introduction_timeout))));
+  });
+}
+
 void LoopConnection::close(absl::Status reason, absl::Duration flush) {
   {
     MutexLock lock(mutex_);
@@ -39,6 +49,7 @@ void LoopConnection::begin_close_in_loop(absl::Time deadline) {
     MutexLock lock(mutex_);
     if (state_ != State::kClosing) return;
   }
+  flush_until_ = deadline;
   if (deadline <= Clock::system().now()) {
     finish_in_loop(absl::OkStatus());
     return;
@@ -89,6 +100,7 @@ void LoopConnection::finish_in_loop(absl::Status reason) {
   }
   const std::shared_ptr<LoopConnection> self = shared_from_this();
   loop().cancel_in_loop(close_timer_);
+  loop().cancel_in_loop(introduction_timer_);
   release_in_loop(reason);
   if (listener_ != nullptr) {
     listener_->on_closed(*this, std::move(reason));

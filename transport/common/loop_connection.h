@@ -59,12 +59,18 @@ class LoopConnection : public Connection, public std::enable_shared_from_this<Lo
   ConnectionListener& listener() const { return *listener_; }
 
  protected:
+  // For a connection that was accepted: ends it unless the other end has introduced itself in time.
+  void await_introduction_in_loop();
+  // The transport's own part of that is done, and there is a listener.
+  virtual bool greeted_in_loop() const { return listener_ != nullptr; }
   // Makes the connection one of the transport's. False, having ended it, when the transport has shut down.
   bool begin_in_loop();
   // send() takes nothing from now on.
   virtual void refuse_sends(const absl::Status& reason) = 0;
   // Some time is left to send what is queued.
   virtual void flush_in_loop() = 0;
+  // When that time is over; the infinite past before.
+  absl::Time flush_until_in_loop() const { return flush_until_; }
   // The connection ends for good, for `reason`.
   virtual void release_in_loop(const absl::Status& reason) = 0;
 
@@ -81,6 +87,8 @@ class LoopConnection : public Connection, public std::enable_shared_from_this<Lo
   const std::string peer_address_;
   // Belongs to the loop's driver.
   uint64_t close_timer_ = 0;
+  absl::Time flush_until_ = absl::InfinitePast();
+  uint64_t introduction_timer_ = 0;
 
   Mutex mutex_;
   State state_ ABSL_GUARDED_BY(mutex_) = State::kOpen;

@@ -6,7 +6,9 @@
 #include <utility>
 
 #include "absl/container/flat_hash_set.h"
+#include "absl/time/time.h"
 #include "gradwire/transport/buffer_pool.h"
+#include "gradwire/transport/connection.h"
 #include "gradwire/transport/event_loop.h"
 
 namespace gradwire::transport {
@@ -30,6 +32,8 @@ struct LoopContext : std::enable_shared_from_this<LoopContext> {
   void tend_pool();
 
   const std::shared_ptr<BufferPool> pool;
+  // Tests set a shorter one, before the first connection.
+  absl::Duration introduction_timeout = kIntroductionTimeout;
   // Set before the first connection.
   std::shared_ptr<EventLoop> loop;
   // The transport has shut down and its last connection is gone.

@@ -31,13 +31,13 @@ class HostileShm : public testing::Test {
  protected:
   void SetUp() override { start(absl::Seconds(60)); }
 
-  void start(absl::Duration handshake_timeout) {
+  void start(absl::Duration introduction_timeout) {
     if (server_ != nullptr) server_->shutdown();
     ShmOptions options;
     options.limits.max_message_bytes = uint64_t{1} << 30;
     options.limits.max_buffer_bytes = uint64_t{1} << 29;
     options.max_arena_bytes = std::size_t{64} << 20;
-    options.handshake_timeout = handshake_timeout;
+    options.introduction_timeout = introduction_timeout;
     server_ = make_shm_transport(options);
     auto listening = server_->listen([this](const std::shared_ptr<Connection>& connection) {
       MutexLock lock(mutex_);

@@ -24,6 +24,7 @@ void ShmConnection::accept_in_loop(Descriptor socket,
                                    std::shared_ptr<const Transport::AcceptHandler> on_accept) {
   context_->connections.insert(shared_from_this());
   on_accept_ = std::move(on_accept);
+  await_introduction_in_loop();
   handshake_.accept_in_loop(std::move(socket));
 }
 

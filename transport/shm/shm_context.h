@@ -13,7 +13,9 @@ struct ShmContext : LoopContext {
   ShmContext(ShmOptions given, std::shared_ptr<EventLoop> given_loop)
       : LoopContext(given.pool, std::move(given_loop)),
         options(std::move(given)),
-        counters(options.counters != nullptr ? options.counters : std::make_shared<ShmCounters>()) {}
+        counters(options.counters != nullptr ? options.counters : std::make_shared<ShmCounters>()) {
+    introduction_timeout = options.introduction_timeout;
+  }
 
   const ShmOptions options;
   const std::shared_ptr<ShmCounters> counters;

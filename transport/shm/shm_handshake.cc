@@ -75,10 +75,6 @@ void ShmHandshake::accept_in_loop(Descriptor accepted) {
     return;
   }
   log(LogLevel::kDebug, "accepted a connection through shared memory");
-  timer_ = connection_.loop().schedule_in_loop(
-      Clock::system().now() + options_.handshake_timeout, [connection = connection_.shared_from_this()] {
-        connection->fail_in_loop(absl::UnavailableError("it has not said hello"));
-      });
   watch_in_loop();
 }
 

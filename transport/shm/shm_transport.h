@@ -42,8 +42,8 @@ struct ShmOptions {
   // What nobody has used for so long is given back, but for a rest that stays warm.
   absl::Duration arena_idle_time = absl::Seconds(5);
   std::size_t max_idle_arena_bytes = std::size_t{4} << 20;
-  // For a process that has connected to say hello.
-  absl::Duration handshake_timeout = absl::Seconds(10);
+  // For a process that has connected to introduce itself; shorter in tests.
+  absl::Duration introduction_timeout = kIntroductionTimeout;
   // How the transport's own thread waits, if it has one.
   WaitPolicy wait;
   // May be null.

@@ -10,12 +10,6 @@
 #include "gradwire/transport/tcp/tcp_connection.h"
 
 namespace gradwire::transport {
-namespace {
-
-// For whoever connects to send 24 bytes.
-constexpr absl::Duration kPrefacePatience = absl::Seconds(10);
-
-}  // namespace
 
 void Arrival::start_in_loop() {
   context_->arrivals.insert(shared_from_this());
@@ -25,7 +19,7 @@ void Arrival::start_in_loop() {
     return;
   }
   handler_id_ = *id;
-  timer_ = context_->loop->schedule_in_loop(Clock::system().now() + kPrefacePatience,
+  timer_ = context_->loop->schedule_in_loop(Clock::system().now() + context_->introduction_timeout,
                                             [self = shared_from_this()] { self->cancel_in_loop(); });
 }
 

@@ -73,6 +73,7 @@ void TcpConnection::adopt_in_loop(Descriptor socket) {
 
 void TcpConnection::listen_in_loop(std::shared_ptr<ConnectionListener> listener) {
   listener_ = std::move(listener);
+  await_introduction_in_loop();
   watch_in_loop();
 }
 

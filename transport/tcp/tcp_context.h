@@ -17,7 +17,9 @@ class TcpConnection;
 // What a tcp transport shares with its connections.
 struct TcpContext : LoopContext {
   TcpContext(TcpOptions given, std::shared_ptr<EventLoop> given_loop)
-      : LoopContext(given.pool, std::move(given_loop)), options(std::move(given)) {}
+      : LoopContext(given.pool, std::move(given_loop)), options(std::move(given)) {
+    introduction_timeout = options.introduction_timeout;
+  }
 
   void shut_down_in_loop() override;
 

@@ -37,6 +37,8 @@ struct TcpOptions {
   // How long bytes may stay unacknowledged, or a receiver that is alive may read nothing, before the
   // connection ends.
   absl::Duration user_timeout = absl::Seconds(30);
+  // For a process that has connected to introduce itself; shorter in tests.
+  absl::Duration introduction_timeout = kIntroductionTimeout;
   // How the transport's own thread waits, if it has one.
   WaitPolicy wait;
 };

@@ -5,12 +5,6 @@
 #include "gradwire/base/clock.h"
 
 namespace gradwire::transport {
-namespace {
-
-// How long an end that has connected may take to say hello.
-constexpr absl::Duration kHelloTime = absl::Seconds(10);
-
-}  // namespace
 
 UcxConnection::UcxConnection(std::shared_ptr<UcxContext> context, std::string peer_address)
     : LoopConnection(context, std::move(peer_address)),
@@ -57,7 +51,7 @@ void UcxConnection::try_next_candidate_in_loop() {
 void UcxConnection::adopt_in_loop(ucp_conn_request_h request, std::shared_ptr<ConnectionListener> listener) {
   listener_ = std::move(listener);
   context_->connections.insert(shared_from_this());
-  await_hello_in_loop(Clock::system().now() + kHelloTime);
+  await_introduction_in_loop();
   ucp_ep_params_t params = {};
   params.field_mask = UCP_EP_PARAM_FIELD_CONN_REQUEST;
   params.conn_request = request;
