@@ -36,6 +36,13 @@ TEST_P(TransportConformance, CloseWithFlushDeliversWhatIsQueued) {
   for (int i = 0; i < kMessages; ++i) EXPECT_TRUE(is_test_buffer(received[i].buffers[0], 500'000, i));
 }
 
+TEST_P(TransportConformance, CloseWithALongFlushOfAnIdleConnectionEndsIt) {
+  Pair pair = connect();
+  pair.client->close(absl::CancelledError("enough"), absl::Hours(1));
+  EXPECT_EQ(pair.client_listener->wait_closed().code(), absl::StatusCode::kCancelled);
+  EXPECT_EQ(pair.server_listener->wait_closed().code(), absl::StatusCode::kUnavailable);
+}
+
 TEST_P(TransportConformance, CloseWithFlushGivesUpWhenTheTimeIsOver) {
   Pair pair = connect();
   pair.server_listener->hold_back();

@@ -8,6 +8,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "gradwire/base/clock.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/base/random_id.h"
@@ -89,6 +90,7 @@ class LoopbackConnection : public LoopConnection {
     accepted->peer_ = keep(this);
     accepted->begin_in_loop();
     accepted->listener_ = on_accept(accepted);
+    accepted->await_introduction_in_loop();
     if (accepted->listener_ == nullptr) accepted->finish_in_loop(absl::PermissionDeniedError("refused"));
   }
 
@@ -117,12 +119,15 @@ class LoopbackConnection : public LoopConnection {
   }
 
   void deliver_queued_in_loop() {
-    std::deque<Message> messages;
-    {
-      MutexLock lock(mutex_);
-      messages.swap(queue_);
-    }
-    for (Message& message : messages) {
+    // The listener may close this end: then the rest waits for flush_in_loop().
+    while (!close_called() || Clock::system().now() < flush_until_in_loop()) {
+      Message message;
+      {
+        MutexLock lock(mutex_);
+        if (queue_.empty()) return;
+        message = std::move(queue_.front());
+        queue_.pop_front();
+      }
       // What is called may close either end, and so let go of it.
       const std::shared_ptr<LoopbackConnection> peer = peer_;
       if (peer == nullptr || peer->listener_ == nullptr || peer->close_called()) return;
