@@ -1,5 +1,7 @@
 #include "gradwire/transport/common/message_sizes.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/error.h"
 
@@ -8,14 +10,14 @@ namespace {
 
 absl::Status over_limit(absl::string_view what, uint64_t value, absl::string_view limit, uint64_t bound) {
   return absl::InvalidArgumentError(
-      absl::StrCat("a message with ", what, " ", value, " is over the limit ", limit, " = ", bound));
+      absl::StrCat("a message with ", value, " ", what, " is over the limit ", limit, " = ", bound));
 }
 
 }  // namespace
 
 absl::Status MessageSizes::begin(uint64_t header_bytes, uint64_t buffer_count) {
   if (header_bytes > limits_.max_header_bytes) {
-    return over_limit("a header of bytes", header_bytes, "max_header_bytes", limits_.max_header_bytes);
+    return over_limit("bytes of header", header_bytes, "max_header_bytes", limits_.max_header_bytes);
   }
   if (buffer_count > limits_.max_buffers) {
     return over_limit("buffers", buffer_count, "max_buffers", limits_.max_buffers);
@@ -29,9 +31,10 @@ absl::Status MessageSizes::begin(uint64_t header_bytes, uint64_t buffer_count) {
 
 absl::Status MessageSizes::refuse_buffer(uint64_t buffer_bytes) const {
   if (buffer_bytes > limits_.max_buffer_bytes) {
-    return over_limit("a buffer of bytes", buffer_bytes, "max_buffer_bytes", limits_.max_buffer_bytes);
+    return over_limit("bytes in one buffer", buffer_bytes, "max_buffer_bytes", limits_.max_buffer_bytes);
   }
-  return over_limit("bytes", total_, "max_message_bytes", limits_.max_message_bytes);
+  // The sum may have wrapped.
+  return over_limit("bytes", std::max(total_, buffer_bytes), "max_message_bytes", limits_.max_message_bytes);
 }
 
 absl::Status check_message_sizes(uint64_t header_bytes, absl::Span<const uint64_t> buffer_sizes,
