@@ -47,14 +47,17 @@ OutgoingCall::OutgoingCall(Caller& caller, const Destination& destination, std::
   if (destination.is_ordered()) request_.set_order_key(order_key_of_this_thread());
   call_->started = Clock::system().now();
   call_->leaves = call_->started;
+  call_->timeout = destination.timeout().value_or(caller.runtime().options.rpc_timeout);
   call_->deadline = caller.deadline(destination.timeout(), call_->started);
-  call_->timeout = call_->deadline - call_->started;
-  if (call_->timeout <= absl::ZeroDuration()) {
-    set_status(absl::DeadlineExceededError(
-        absl::StrCat("no time is left for the call, whose timeout is ", absl::FormatDuration(call_->timeout),
-                     "; a call in a handler ends no later than the call that the handler serves "
-                     "(absl::InfiniteDuration() is no limit)")));
+  const absl::Duration left = call_->deadline - call_->started;
+  if (left <= absl::ZeroDuration()) {
+    set_status(absl::DeadlineExceededError(absl::StrCat(
+        "no time is left for the call",
+        left < call_->timeout ? ": the call that this handler serves, and that ends it, is late"
+                              : absl::StrCat(", whose timeout is ", absl::FormatDuration(call_->timeout),
+                                             " (absl::InfiniteDuration() is no limit)"))));
   }
+  if (left < call_->timeout) call_->timeout = absl::Ceil(left, absl::Milliseconds(1));
 }
 
 OutgoingCall::~OutgoingCall() {

@@ -45,7 +45,7 @@ struct PendingCall {
   // When it leaves: later than it started if it had to wait for its place.
   absl::Time leaves;
   absl::Time deadline = absl::InfiniteFuture();  // On Clock::system().
-  absl::Duration timeout;                        // From `started` to `deadline`, for messages.
+  absl::Duration timeout;                        // From `started` to `deadline`, for people.
   // The link that it left on.
   std::shared_ptr<Link> link;
   // Between add() and sent(): whoever gives up leaves the reason for the sender, who alone can tell the
