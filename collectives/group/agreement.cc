@@ -96,11 +96,11 @@ absl::Status judge_all(const Agreement& round, absl::string_view own, const Judg
 absl::StatusOr<std::string> wait_for_key(store::Store& store, const std::string& key, absl::Time deadline,
                                          const std::function<absl::Status()>& interrupted) {
   while (true) {
-    if (interrupted != nullptr) GRADWIRE_RETURN_IF_ERROR(interrupted());
     const absl::Duration left = std::max(deadline - Clock::system().now(), absl::ZeroDuration());
     absl::StatusOr<std::string> value =
         store.try_get(key, interrupted == nullptr ? left : std::min(left, kSlice));
     if (!absl::IsDeadlineExceeded(value.status()) || left <= kSlice) return value;
+    if (interrupted != nullptr) GRADWIRE_RETURN_IF_ERROR(interrupted());
   }
 }
 
