@@ -60,6 +60,12 @@ bool adjacent(const Tensors& tensors) {
   return true;
 }
 
+// Whether NCCL may gather `tensor` into `list`, where it belongs at `slot`: it reads and writes the same memory there only.
+bool takes_directly(const Tensors& list, const at::Tensor& tensor, std::size_t slot) {
+  return adjacent(list) && (tensor.storage().data_ptr() != list.front().storage().data_ptr() ||
+                            tensor.const_data_ptr() == list[slot].const_data_ptr());
+}
+
 }  // namespace
 
 absl::Status NcclCollectives::broadcast(Tensors tensors, int root, absl::Time deadline) {
@@ -113,10 +119,12 @@ absl::Status NcclCollectives::gather_parts(const char* what, const std::vector<T
   Tensors used = tensors;
   Tensors flat;
   std::vector<bool> direct;
-  for (const Tensors& list : outputs) {
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const Tensors& list = outputs[i];
     used.insert(used.end(), list.begin(), list.end());
     flat.push_back(list.front());
-    direct.push_back(adjacent(list));
+    const std::size_t slot = static_cast<std::size_t>(context_.rank) * tensors.size() + i;
+    direct.push_back(takes_directly(list, tensors[i], slot));
   }
   const auto prepare = [&](std::size_t i) {
     if (!direct[i]) flat[i] = flat_like(tensors[i], outputs[i].size());
