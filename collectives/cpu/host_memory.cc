@@ -1,7 +1,6 @@
 #include "gradwire/collectives/cpu/host_memory.h"
 
 #include <fcntl.h>
-#include <linux/futex.h>
 #include <linux/magic.h>
 #include <poll.h>
 #include <sys/stat.h>
@@ -10,7 +9,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <climits>
 #include <cstring>
 #include <utility>
 
@@ -23,6 +21,7 @@
 #include "gradwire/base/error.h"
 #include "gradwire/base/process/host.h"
 #include "gradwire/base/random_id.h"
+#include "gradwire/base/threads/futex.h"
 
 namespace gradwire::collectives::cpu {
 namespace {
@@ -148,7 +147,7 @@ HostMemory::~HostMemory() {
 
 void HostMemory::ring() {
   header().bell.fetch_add(1);
-  ::syscall(SYS_futex, &header().bell, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+  futex_wake_all(header().bell);
 }
 
 absl::StatusOr<std::unique_ptr<HostMemory>> HostMemory::join(const Options& options) {

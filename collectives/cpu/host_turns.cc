@@ -1,50 +1,25 @@
 #include "gradwire/collectives/cpu/host_turns.h"
 
-#include <linux/futex.h>
 #include <sched.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
-#include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "gradwire/base/clock.h"
-#include "gradwire/base/threads/poller.h"
+#include "gradwire/base/threads/futex.h"
+#include "gradwire/base/threads/spin_wait.h"
 
 namespace gradwire::collectives::cpu {
 namespace {
 
-// Looks in a row while everybody on this core has come: 2 to 5 us.
-constexpr int kLooks = 200;
-// Times that this core was left to others before that counts as a long wait.
-constexpr int kYields = 8;
-// Where there is a core for each, how many waits in a row may at most find a rank on the same core before one sleeps. It is
-// fewer at first and doubles each time, since the other core may be busy with something else.
-constexpr int kMostShared = 1 << 20;
+// How often a member yields to the one that broke the group until it has said why.
 constexpr int kYieldsForReason = 10'000;
-// How long a thread yields before it sleeps: waking one costs 30 to 50 us where the core idles.
-constexpr absl::Duration kYieldFor = absl::Milliseconds(1);
-constexpr int kYieldsBetweenClocks = 16;
-// How long it sleeps before it looks whether there is still something to wait for.
-constexpr absl::Duration kSleepFor = absl::Milliseconds(20);
-
-void futex_wait(std::atomic<uint32_t>& word, uint32_t value, absl::Duration at_most) {
-  const timespec time = absl::ToTimespec(at_most);
-  ::syscall(SYS_futex, &word, FUTEX_WAIT, value, &time, nullptr, 0);
-}
-
 }  // namespace
 
 HostTurns::HostTurns(HostMemory& memory, int rank, int size, std::vector<int> names)
-    : memory_(memory),
-      rank_(rank),
-      size_(size),
-      names_(std::move(names)),
-      crowded_(static_cast<unsigned>(size) > std::thread::hardware_concurrency()),
-      known_(size, 0) {}
+    : memory_(memory), rank_(rank), size_(size), names_(std::move(names)), sharing_(size), known_(size, 0) {}
 
 std::string HostTurns::name_of(int member) const {
   return absl::StrCat("rank ", names_.empty() ? member : names_[member]);
@@ -108,42 +83,23 @@ bool HostTurns::core_is_wanted(uint64_t turn) const {
   return false;
 }
 
-// With more ranks than cores the time goes into changing from one to another. Who waits for a rank that has the same core
-// leaves it at once; who waits for one on another core while all on this one have come looks on, since they could only
-// hand the core back. Where there are cores enough, sharing one is an accident that lasts while both only yield; who is
-// woken from sleep is given an idle core.
 absl::Status HostTurns::wait(int member, uint64_t turn, absl::Time deadline) {
-  for (int yields = 0; yields < kYields; ++yields) {
-    if (core_is_wanted(turn)) {
-      if (!crowded_ && ++shared_ >= most_shared_) {
-        shared_ = 0;
-        most_shared_ = std::min(2 * most_shared_, kMostShared);
+  CoreWait wait(sharing_, deadline);
+  const auto core_is_wanted = [&] { return this->core_is_wanted(turn); };
+  const auto begun = [&] { return has_begun(member, turn); };
+  while (!begun()) {
+    switch (wait.rest(core_is_wanted)) {
+      case CoreWait::Rest::kSpin:
+        if (spin(CoreWait::kSpins, begun)) return absl::OkStatus();
+        [[fallthrough]];
+      case CoreWait::Rest::kYield:
+        ::sched_yield();
+        break;
+      case CoreWait::Rest::kSleep:
         return wait_asleep(member, turn, deadline);
-      }
-    } else {
-      shared_ = 0;
-      for (int i = 0; i < kLooks; ++i) {
-        if (has_begun(member, turn)) return absl::OkStatus();
-        cpu_relax();
-      }
     }
-    ::sched_yield();
-    if (has_begun(member, turn)) return absl::OkStatus();
   }
-  return wait_long(member, turn, deadline);
-}
-
-absl::Status HostTurns::wait_long(int member, uint64_t turn, absl::Time deadline) {
-  const absl::Time begun = Clock::system().now();
-  absl::Time now = begun;
-  do {
-    for (int i = 0; i < kYieldsBetweenClocks; ++i) {
-      ::sched_yield();
-      if (has_begun(member, turn)) return absl::OkStatus();
-    }
-    now = Clock::system().now();
-  } while (now < begun + kYieldFor && now < deadline);
-  return wait_asleep(member, turn, deadline);
+  return absl::OkStatus();
 }
 
 absl::Status HostTurns::wait_asleep(int member, uint64_t turn, absl::Time deadline) {
@@ -156,7 +112,7 @@ absl::Status HostTurns::wait_asleep(int member, uint64_t turn, absl::Time deadli
     const bool is_broken = header.broken_by.load() != 0;
     const absl::Time now = Clock::system().now();
     if (!is_ready && !is_broken && now < deadline) {
-      futex_wait(header.bell, bell, std::min(kSleepFor, deadline - now));
+      futex_wait(header.bell, bell, std::min(CoreWait::kSleepFor, deadline - now));
     }
     header.sleepers.fetch_sub(1);
     if (is_ready || ready()) return absl::OkStatus();

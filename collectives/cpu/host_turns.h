@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "gradwire/base/threads/core_wait.h"
 #include "gradwire/collectives/cpu/host_memory.h"
 
 namespace gradwire::collectives::cpu {
@@ -49,7 +50,6 @@ class HostTurns {
     return memory_.line(member, turn & 1).sequence.load(std::memory_order_acquire) >= turn;
   }
   absl::Status wait(int member, uint64_t turn, absl::Time deadline);
-  absl::Status wait_long(int member, uint64_t turn, absl::Time deadline);
   absl::Status wait_asleep(int member, uint64_t turn, absl::Time deadline);
   // Whether a member that has not begun the turn was on the core that this thread runs on when it began its last one.
   bool core_is_wanted(uint64_t turn) const;
@@ -61,11 +61,7 @@ class HostTurns {
   const int rank_;
   const int size_;
   const std::vector<int> names_;
-  // More ranks than cores.
-  const bool crowded_;
-  // Waits in a row that found another member on this core, and how many of these are one too many.
-  int shared_ = 0;
-  int most_shared_ = 64;
+  CoreSharing sharing_;
   uint64_t turn_ = 0;
   // Where this member ran when it began its last turn, as the others know it.
   int core_ = -1;

@@ -12,10 +12,10 @@
 
 namespace {
 
+using gradwire::collectives::cpu::FrameKind;
 using gradwire::collectives::cpu::kLaneCells;
 using gradwire::collectives::cpu::kLanePieceBytes;
 using gradwire::collectives::cpu::Lane;
-using gradwire::collectives::cpu::LaneKind;
 using gradwire::collectives::cpu::LaneReader;
 using gradwire::collectives::cpu::LaneRecord;
 using gradwire::collectives::cpu::LaneWriter;
@@ -40,14 +40,14 @@ struct Memory {
   const std::unique_ptr<Aligned[]> bytes;
 };
 
-// Whether the words are a record, from the comments of lane.h.
+// Whether the words are a record, from the comments of lane.h and frame.h.
 void check_record(const uint64_t (&words)[8], const absl::StatusOr<LaneRecord>& record,
                   const Memory& memory) {
   const uint64_t kind = words[1] & 0xff;
   const uint64_t bytes = words[1] >> 32;
-  const bool carries = kind == 1 || kind == 6;
-  const bool in_cell = kind == 1 && bytes <= 40;
-  bool valid = kind >= 1 && kind <= 8;
+  const bool carries = kind == 3 || kind == 7;
+  const bool in_cell = kind == 3 && bytes <= 40;
+  bool valid = kind >= 3 && kind <= 11 && kind != 10;
   if (valid && !in_cell && bytes > 0)
     valid = carries && bytes <= 16'384 && words[5] <= kDataBytes && words[5] + bytes <= kDataBytes;
   require(record.ok() == valid, "a record is taken for another than it is");
@@ -107,7 +107,7 @@ void write_to_hostile_reader(Input& input) {
     const std::size_t size = input.number(2) % (kLanePieceBytes + 1);
     if (!writer.fits(size)) continue;
     require(lied || written - said < kLaneCells, "a cell is written again that was not read");
-    writer.write({.kind = LaneKind::kPiece, .size = size, .id = 1, .payload = payload.data()});
+    writer.write({.kind = FrameKind::kData, .size = size, .id = 1, .payload = payload.data()});
     require(memory.cell(written).words[0].load() == written + 1, "a record lies in another cell");
     const uint64_t place = memory.cell(written).words[5].load();
     require(size == 0 || place + size <= kDataBytes, "a payload lies outside of the lane");

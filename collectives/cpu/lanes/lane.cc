@@ -16,9 +16,13 @@ constexpr auto relaxed = std::memory_order_relaxed;
 
 std::size_t to_lines(std::size_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }
 
-bool has_payload(LaneKind kind) { return kind == LaneKind::kEager || kind == LaneKind::kPiece; }
-bool is_inline(LaneKind kind, std::size_t bytes) {
-  return kind == LaneKind::kEager && bytes <= kLaneInlineBytes;
+bool is_used(uint8_t kind) {
+  return kind >= static_cast<uint8_t>(FrameKind::kEager) && kind <= static_cast<uint8_t>(FrameKind::kBegin) &&
+         kind != static_cast<uint8_t>(FrameKind::kGoodbye);
+}
+bool has_payload(FrameKind kind) { return kind == FrameKind::kEager || kind == FrameKind::kData; }
+bool is_inline(FrameKind kind, std::size_t bytes) {
+  return kind == FrameKind::kEager && bytes <= kLaneInlineBytes;
 }
 
 }  // namespace
@@ -85,9 +89,8 @@ absl::StatusOr<LaneRecord> LaneReader::peek() const {
   const uint64_t word = from.words[1].load(relaxed);
   LaneRecord record;
   const auto kind = static_cast<uint8_t>(word);
-  if (kind < static_cast<uint8_t>(LaneKind::kEager) || kind > static_cast<uint8_t>(LaneKind::kCredit))
-    return absl::InvalidArgumentError(absl::StrCat("a record of kind ", kind));
-  record.kind = static_cast<LaneKind>(kind);
+  if (!is_used(kind)) return absl::InvalidArgumentError(absl::StrCat("a record of kind ", kind));
+  record.kind = static_cast<FrameKind>(kind);
   record.code = static_cast<uint8_t>(word >> 8);
   record.tag = static_cast<int64_t>(from.words[2].load(relaxed));
   const std::size_t bytes = word >> 32;

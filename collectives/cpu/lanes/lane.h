@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "gradwire/collectives/cpu/p2p/frame.h"
 
 // One lane: what one rank has to say to another of its host, in memory that both have mapped. One end writes, the other
 // reads. This file is the specification of what lies in the memory.
@@ -27,30 +28,13 @@
 // Both ends may be hostile: what is read is bounded before it is used.
 namespace gradwire::collectives::cpu {
 
-enum class LaneKind : uint8_t {
-  // A message, with its payload.
-  kEager = 1,
-  // A message of `size` bytes that come at once, in kPiece records, before any other message. Its `id` names it.
-  kBegin = 2,
-  // A message of `size` bytes that may be asked for.
-  kAnnounce = 3,
-  // To the sender: send the pieces of `id`.
-  kAsk = 4,
-  // To the sender: nobody wants `id`: why in `code`; if that is InvalidArgument, `size` is what would have been taken.
-  kRefuse = 5,
-  // The next bytes of `id`.
-  kPiece = 6,
-  // No more of `id` comes, or nothing: why in `code`.
-  kWithdraw = 7,
-  // To the sender: `size` bytes of messages that were not asked for have been taken.
-  kCredit = 8,
-};
-
+// A frame (p2p/frame.h) as a lane carries it. Kinds that connections alone use are none of a lane's. The data of a message
+// comes in pieces, each a kData record: after kBegin at once, before any other message; after kRts when it is asked for.
 struct LaneRecord {
-  LaneKind kind = LaneKind::kEager;
+  FrameKind kind = FrameKind::kEager;
   uint8_t code = 0;
   int64_t tag = 0;
-  uint64_t size = 0;  // Of kEager and kPiece: that of the payload.
+  uint64_t size = 0;  // With kEager and kData: that of the payload.
   uint64_t id = 0;
   const char* payload = nullptr;
 };
@@ -99,7 +83,7 @@ class LaneWriter : public Lane {
 
   // Whether a record with such a payload, of up to kLanePieceBytes, may be written now.
   bool fits(std::size_t payload);
-  // REQUIRES: fits(), for the same payload: `record.size` bytes of a kEager or kPiece record.
+  // REQUIRES: fits(), for the same payload: `record.size` bytes of a kEager or kData record.
   void write(const LaneRecord& record);
   // Asks to be woken when there is room, and then look once more; or takes that back. Whether it was the other way before.
   bool want_room(bool yes);

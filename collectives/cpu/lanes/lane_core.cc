@@ -7,15 +7,6 @@
 namespace gradwire::collectives::cpu {
 namespace {
 
-constexpr std::size_t kPage = 4096;
-
-// For the payload of a lane. Measured with two ranks on two cores: 256 KiB cost long messages up to twice the time of a
-// mebibyte. With many members lanes must not fill the address space.
-std::size_t data_bytes(int size) {
-  if (size <= 4) return std::size_t{1} << 20;
-  return std::size_t{size <= 16 ? 256u : 64u} << 10;
-}
-
 // What waits for a future of a rank's drives its lanes; what continues one runs where the mesh has it.
 class LaneExecutor final : public Executor {
  public:
@@ -43,34 +34,18 @@ class LaneExecutor final : public Executor {
 
 }  // namespace
 
-static_assert(sizeof(LaneBell) <= kPage);
-
-std::size_t LaneCore::slot_bytes(int size) {
-  const std::size_t bytes = kPage + static_cast<std::size_t>(size) * Lane::bytes(data_bytes(size));
-  return (bytes + 2 * kPage - 1) / (2 * kPage) * kPage;
-}
-
-char* LaneCore::lane_memory(const HostMemory& memory, int from, int to) {
-  return memory.slot(from, 0) + kPage + static_cast<std::size_t>(to) * Lane::bytes(data_bytes(memory.size()));
-}
-
-Lane LaneCore::lane(const HostMemory& memory, int from, int to) {
-  return {lane_memory(memory, from, to), data_bytes(memory.size())};
-}
-
 LaneCore::LaneCore(const Lanes::Options& options, std::unique_ptr<HostMemory> memory)
     : options_(options),
       memory_(std::move(memory)),
       crowded_(options.size > static_cast<int>(std::thread::hardware_concurrency())),
-      matcher_(options.rank, options.size) {
-  MutexLock lock(mutex_);
-  peers_ = std::vector<Peer>(static_cast<std::size_t>(options_.size));
-  for (int rank = 0; rank < options_.size; ++rank) {
-    if (rank == options_.rank) continue;
-    peer(rank).out.emplace(lane(*memory_, options_.rank, rank));
-    peer(rank).in.emplace(lane(*memory_, rank, options_.rank));
-  }
-}
+      sharing_(options.size),
+      bells_(*memory_, options.rank, options.size),
+      carrier_({.rank = options.rank,
+                .size = options.size,
+                .eager_bytes = options.eager_bytes,
+                .max_announced = kLaneMaxAnnounced,
+                .whole = "group"},
+               *memory_) {}
 
 LaneCore::~LaneCore() { shutdown(); }
 
@@ -80,49 +55,151 @@ void LaneCore::start() {
   thread_ = std::thread([self = shared_from_this()] { self->work(); });
 }
 
-void LaneCore::finish_locked(const SendPtr& send, absl::Status status, Todos& todos) {
-  sends_.erase(send->id);
-  settle_locked(*send);
-  send->result = std::move(status);
-  todos.ended.emplace_back(send);
-}
-
-void LaneCore::finish_locked(const ReceivePtr& receive, absl::StatusOr<int> result, Todos& todos) {
-  receives_.erase(receive->id);
-  receive->result = std::move(result);
-  todos.ended.emplace_back(receive);
-}
-
-void LaneCore::perform(Todos& todos) {
-  for (const int rank : todos.written) ring_if_armed(rank);
-  for (const int rank : todos.full) ring_if_unattended(rank);
-  if (todos.ended.empty()) return;
-  for (const auto& each : todos.ended) {
-    if (const SendPtr* const send = std::get_if<SendPtr>(&each)) {
-      (*send)->promise.set_result((*send)->result);
-    } else {
-      const ReceivePtr& receive = std::get<ReceivePtr>(each);
-      receive->promise.set_result(receive->result);
+template <typename OperationPtr>
+void LaneCore::cancel_when_asked(const OperationPtr& operation) {
+  operation->promise.on_cancel([core = weak_from_this(), operation] {
+    const std::shared_ptr<LaneCore> self = core.lock();
+    if (self == nullptr) return;
+    LaneTodos todos;
+    {
+      MutexLock lock(self->mutex_);
+      Effects effects;
+      self->endpoint().end(operation, absl::CancelledError("cancelled by the caller"), effects);
+      self->settle_locked(std::move(effects), todos);
     }
+    self->perform(todos);
+  });
+}
+
+void LaneCore::settle_locked(Effects effects, LaneTodos& todos) {
+  carrier_.settle(std::move(effects), todos);
+  if (!todos.written.empty()) bells_.publish_core();
+}
+
+void LaneCore::perform(LaneTodos& todos) {
+  using Kind = Effect::Kind;
+  for (const int rank : todos.written) bells_.ring_if_armed(rank);
+  for (const int rank : todos.full) bells_.ring_if_unattended(rank);
+  if (todos.ended.empty()) return;
+  for (Effect& effect : todos.ended) {
+    if (effect.kind == Kind::kDeliver) effect.receive->promise.set_result(effect.rank);
+    if (effect.kind == Kind::kEndReceive) effect.receive->promise.set_error(std::move(effect.status));
+    if (effect.kind == Kind::kEndSend) effect.send->promise.set_result(std::move(effect.status));
   }
   // Other threads may be asleep, waiting for what has just ended.
-  if (sleepers_.load() > 0) ring(my_bell());
+  if (sleepers_.load() > 0) bells_.ring(options_.rank);
+}
+
+std::optional<absl::Status> LaneCore::try_send(int dst, int64_t tag, Span data) {
+  {
+    MutexLock lock(mutex_);
+    if (absl::Status wrong = endpoint().check(dst); !wrong.ok()) return wrong;
+    if (absl::Status refused = endpoint().check_open(dst, kLaneChannel); !refused.ok()) return refused;
+    if (dst == options_.rank || !carrier_.port(dst).try_write(tag, data)) return std::nullopt;
+    bells_.publish_core();
+  }
+  bells_.ring_if_armed(dst);
+  return absl::OkStatus();
+}
+
+Future<void> LaneCore::send(int dst, int64_t tag, Span data, absl::Time deadline) {
+  // One for all that are done at once.
+  static const auto* const sent = new Future<void>(absl::OkStatus());
+  if (const std::optional<absl::Status> done = try_send(dst, tag, data))
+    return done->ok() ? *sent : Future<void>(*done);
+  const auto send = std::make_shared<Send>(executor_, dst, kLaneChannel, tag, data, deadline);
+  const Future<void> future = send->promise.future();
+  LaneTodos todos;
+  {
+    MutexLock lock(mutex_);
+    ++operations_;
+    Effects effects;
+    endpoint().send(send, effects);
+    if (endpoint().sends().contains(*send)) {
+      cancel_when_asked(send);
+      watch_locked(deadline);
+    }
+    settle_locked(std::move(effects), todos);
+    arm_and_poll_locked(todos);
+  }
+  perform(todos);
+  return future;
+}
+
+Future<int> LaneCore::receive(int src, int64_t tag, Span data, absl::Time deadline) {
+  const auto receive = std::make_shared<Receive>(executor_, src, kLaneChannel, tag, data, deadline);
+  const Future<int> future = receive->promise.future();
+  LaneTodos todos;
+  {
+    MutexLock lock(mutex_);
+    ++operations_;
+    // What was taken back is not matched; but what can be copied right away is.
+    const bool other = src >= 0 && src < options_.size && src != options_.rank;
+    if (!closed_ && !(other && carrier_.port(src).next_is_eager())) poll_locked(todos);
+    Effects effects;
+    endpoint().receive(receive, effects);
+    settle_locked(std::move(effects), todos);
+    const bool waits = endpoint().contains(*receive);
+    if (waits) {
+      cancel_when_asked(receive);
+      watch_locked(deadline);
+    }
+    // A match may have been an answer to the sender, too.
+    if (waits || carrier_.waits_for_room()) {
+      arm_locked();
+      poll_locked(todos);
+      arm_and_poll_locked(todos);
+    }
+  }
+  perform(todos);
+  return future;
+}
+
+std::optional<absl::StatusOr<int>> LaneCore::try_receive(int src, int64_t tag, Span data) {
+  if (src == kAnyRank || src == options_.rank) return std::nullopt;
+  // Once, and once more after spinning for news.
+  for (const bool may_spin : {true, false}) {
+    LaneReader::Look look;
+    LaneTodos todos;
+    bool taken = false;
+    {
+      MutexLock lock(mutex_);
+      if (absl::Status wrong = endpoint().check(src); !wrong.ok()) return wrong;
+      if (closed_ || aborted_ || endpoint().matcher().is_lost(src) || endpoint().matcher().size() > 0)
+        return std::nullopt;
+      LanePort& port = carrier_.port(src);
+      look = port.in().look();
+      if (look.news()) {
+        Effects effects;
+        bool wake = false;
+        if (!port.try_take(tag, data, effects, wake)) return std::nullopt;
+        if (wake) todos.written.push_back(src);
+        settle_locked(std::move(effects), todos);
+        if (port.has_more()) carrier_.flush(src, todos);
+        // What found no room is written when the reader rings.
+        if (carrier_.waits_for_room()) arm_and_poll_locked(todos);
+        taken = true;
+      } else if (!may_spin || carrier_.waits_for_room() || bells_.core_is_wanted(crowded_ ? kAnyRank : src)) {
+        return std::nullopt;
+      }
+    }
+    if (taken) {
+      perform(todos);
+      return src;
+    }
+    if (!spin_for(look)) return std::nullopt;
+  }
+  return std::nullopt;
 }
 
 void LaneCore::abort(const absl::Status& reason) {
-  Todos todos;
+  LaneTodos todos;
   {
     MutexLock lock(mutex_);
-    Actions actions;
     aborted_ = true;
-    matcher_.abort(kLaneChannel, reason, actions);
-    apply_locked(std::move(actions), todos);
-    std::vector<SendPtr> sends;
-    for (const auto& [id, send] : sends_) sends.push_back(send);
-    for (const SendPtr& send : sends) {
-      // Its rank may be lost meanwhile.
-      if (sends_.contains(send->id)) end_send_locked(send, reason, todos);
-    }
+    Effects effects;
+    endpoint().abort(kLaneChannel, reason, effects);
+    settle_locked(std::move(effects), todos);
     poll_locked(todos);
     arm_and_poll_locked(todos);
   }
@@ -130,19 +207,17 @@ void LaneCore::abort(const absl::Status& reason) {
 }
 
 void LaneCore::shutdown() {
-  Todos todos;
+  LaneTodos todos;
   {
     MutexLock lock(mutex_);
     if (closed_) return;
     closed_ = true;
-    const absl::Status reason = absl::CancelledError("this rank has left the group");
-    for (const auto& [id, send] : std::exchange(sends_, {})) finish_locked(send, reason, todos);
-    for (const auto& [id, receive] : std::exchange(receives_, {})) finish_locked(receive, reason, todos);
-    for (Peer& each : peers_) each.queue.clear();
-    queued_ = 0;
+    Effects effects;
+    endpoint().close(absl::CancelledError("this rank has left the group"), effects);
+    settle_locked(std::move(effects), todos);
     memory_->member(options_.rank).left.store(1);
   }
-  for (int rank = 0; rank < options_.size; ++rank) ring(bell_of(rank));
+  bells_.ring_all();
   perform(todos);
   if (!thread_.joinable()) return;
   // A continuation that ran on the group's thread may be what leaves. The thread cannot wait for itself; it ends as soon as

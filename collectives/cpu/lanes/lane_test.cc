@@ -26,7 +26,7 @@ class LaneTest : public testing::Test {
     for (std::size_t i = 0; i < size; ++i) out[i] = static_cast<char>((i * 7 + seed * 13) >> 3);
     return out;
   }
-  void write(const std::string& payload, LaneKind kind = LaneKind::kEager) {
+  void write(const std::string& payload, FrameKind kind = FrameKind::kEager) {
     writer_.write({.kind = kind, .tag = 3, .size = payload.size(), .id = 5, .payload = payload.data()});
   }
 
@@ -41,7 +41,7 @@ TEST_F(LaneTest, RecordsComeWholeAndInOrder) {
   const auto size_of = [](uint64_t i) { return i * i * 37 % (kLanePieceBytes + 1); };
   for (uint64_t i = 0; i < 3000; ++i) {
     while (written < 3000 && writer_.fits(size_of(written))) {
-      write(bytes(size_of(written), written), written % 2 == 0 ? LaneKind::kEager : LaneKind::kPiece);
+      write(bytes(size_of(written), written), written % 2 == 0 ? FrameKind::kEager : FrameKind::kData);
       ++written;
     }
     ASSERT_GT(written, i);
@@ -65,7 +65,7 @@ TEST_F(LaneTest, RecordsWithoutPayloadComeAfterShortMessagesInTheSameCells) {
     if (is_message) {
       write(payload);
     } else {
-      writer_.write({.kind = LaneKind::kCredit, .size = i});
+      writer_.write({.kind = FrameKind::kCredit, .size = i});
     }
     const auto record = reader_.peek();
     ASSERT_TRUE(record.ok()) << record.status();
@@ -107,7 +107,7 @@ TEST_F(LaneTest, RefusesWhatIsNoRecord) {
   }
   word(0, 5).store(kData - 100);
   EXPECT_TRUE(reader_.peek().ok());
-  word(0, 1).store(static_cast<uint64_t>(LaneKind::kAsk) | uint64_t{1} << 32);
+  word(0, 1).store(static_cast<uint64_t>(FrameKind::kCts) | uint64_t{1} << 32);
   EXPECT_FALSE(reader_.peek().ok());
 }
 

@@ -11,7 +11,7 @@ absl::StatusOr<std::unique_ptr<Lanes>> Lanes::join(const Options& options) {
   const HostMemory::Options memory{.index = options.rank,
                                    .size = options.size,
                                    .store = options.store,
-                                   .slot_bytes = LaneCore::slot_bytes(options.size),
+                                   .slot_bytes = LaneCarrier::slot_bytes(options.size),
                                    .timeout = options.timeout};
   GRADWIRE_ASSIGN_OR_RETURN(std::unique_ptr<HostMemory> joined, HostMemory::join(memory));
   auto core = std::make_shared<LaneCore>(options, std::move(joined));

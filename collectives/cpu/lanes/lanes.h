@@ -19,14 +19,16 @@ class LaneCore;
 // Point to point between ranks that all share one host: the meaning of Mesh's send and receive (source, tag, no
 // overtaking, what waits is bounded), by way of memory.
 //
-// From each rank to each other goes a lane (lane.h), and all that one says to the other goes there, in order. A short
-// message is one record. A longer one, up to eager_bytes, goes in pieces at once; a still longer one is announced, and goes
-// in pieces when a receive asks for it. What comes meets its receive in a Matcher, which lends what waits no more than its
-// window; a receive that finds the message that it wants at the head of the lane, with nothing else about, does without.
-// Whoever waits drives: looks into the lanes, copies, and writes what waits for room. Where nobody waits, a thread of the
-// group's does, which sleeps until it is rung for: a writer rings when the reader's rank has said that it would sleep
-// (`armed`), or when a lane is full. One lock keeps books and lanes; data is copied while it is held, in pieces, so that
-// an operation that has been ended touches the caller's memory no more.
+// Each rank has a lane (lane.h) to each other rank, and everything that it says to that rank goes there, in order. A short
+// message is one record. A longer one, up to eager_bytes, goes in pieces at once. A still longer one is announced, and goes
+// in pieces when a receive asks for it. Incoming messages are matched to receives by an Endpoint (p2p/endpoint.h), which
+// bounds unexpected messages by a window for each sender. A receive whose message is at the head of the lane bypasses it
+// when nothing else is under way.
+//
+// A thread that waits drives: it polls the lanes, copies, and writes what waits for room. Where no thread waits, one of the
+// group does; it sleeps until it is rung for. A writer rings when the reader's rank has said that it sleeps, or when a lane
+// is full. One lock guards all of it. Data is copied while it is held, in pieces, so that an operation that has ended does
+// not touch the caller's memory any more.
 //
 // Thread-safe. Errors as Mesh's; ranks are those of the group.
 class Lanes {

@@ -14,13 +14,13 @@ class LanesHostileTest : public testing::Test {
   LanesHostileTest() {
     const auto store = std::make_shared<store::HashStore>();
     std::thread other([&] {
-      memory_ =
-          *HostMemory::join({.index = 1, .size = 2, .store = store, .slot_bytes = LaneCore::slot_bytes(2)});
+      memory_ = *HostMemory::join(
+          {.index = 1, .size = 2, .store = store, .slot_bytes = LaneCarrier::slot_bytes(2)});
     });
     victim_ = *Lanes::join({.rank = 0, .size = 2, .store = store});
     other.join();
-    to_victim_.emplace(LaneCore::lane(*memory_, 1, 0));
-    to_me_.emplace(LaneCore::lane(*memory_, 0, 1));
+    to_victim_.emplace(LaneCarrier::lane(*memory_, 1, 0));
+    to_me_.emplace(LaneCarrier::lane(*memory_, 0, 1));
     EXPECT_TRUE(to_victim_->fits(kLanePieceBytes));
   }
 
@@ -29,9 +29,9 @@ class LanesHostileTest : public testing::Test {
     ASSERT_TRUE(to_victim_->fits(record.size <= kLanePieceBytes ? record.size : 0));
     to_victim_->write(record);
   }
-  void announce(uint64_t id, uint64_t size) { write({.kind = LaneKind::kAnnounce, .size = size, .id = id}); }
-  void begin(uint64_t id, uint64_t size) { write({.kind = LaneKind::kBegin, .size = size, .id = id}); }
-  void piece(uint64_t id, uint64_t size) { write({.kind = LaneKind::kPiece, .size = size, .id = id}); }
+  void announce(uint64_t id, uint64_t size) { write({.kind = FrameKind::kRts, .size = size, .id = id}); }
+  void begin(uint64_t id, uint64_t size) { write({.kind = FrameKind::kBegin, .size = size, .id = id}); }
+  void piece(uint64_t id, uint64_t size) { write({.kind = FrameKind::kData, .size = size, .id = id}); }
   // The victim hears no more of this rank.
   void expect_lost(const std::string& why) {
     std::string data(1, ' ');
@@ -129,7 +129,7 @@ TEST_F(LanesHostileTest, AnnouncesWhatItBeganAndNobodyWanted) {
   const Future<int> receive = victim_->receive(1, 1, span(data), patience());
   begin(5, 20'000);
   EXPECT_EQ(unwanted.result().status().code(), absl::StatusCode::kInvalidArgument);
-  write({.kind = LaneKind::kAnnounce, .tag = 1, .size = 100, .id = 5});
+  write({.kind = FrameKind::kRts, .tag = 1, .size = 100, .id = 5});
   piece(5, kLanePieceBytes);
   EXPECT_EQ(receive.result().status().code(), absl::StatusCode::kInvalidArgument);
   expect_lost("the announcement");
@@ -141,12 +141,12 @@ TEST_F(LanesHostileTest, NoId) {
 }
 
 TEST_F(LanesHostileTest, ReturnsMoreThanItWasSent) {
-  write({.kind = LaneKind::kCredit, .size = 1});
+  write({.kind = FrameKind::kCredit, .size = 1});
   expect_lost("the credit");
 }
 
 TEST_F(LanesHostileTest, CodesThatAreNone) {
-  write({.kind = LaneKind::kRefuse, .code = 0, .id = 5});
+  write({.kind = FrameKind::kNack, .code = 0, .id = 5});
   expect_lost("a refusal");
 }
 
@@ -163,7 +163,7 @@ TEST_F(LanesHostileTest, MoreThanTheWindow) {
         break;
       continue;
     }
-    write({.kind = LaneKind::kEager, .size = kLanePieceBytes});
+    write({.kind = FrameKind::kEager, .size = kLanePieceBytes});
     sent += kLanePieceBytes;
   }
   EXPECT_GE(sent, kEagerWindow * 9 / 10);
@@ -171,7 +171,7 @@ TEST_F(LanesHostileTest, MoreThanTheWindow) {
 }
 
 TEST_F(LanesHostileTest, SaysThatItHasReadWhatWasNotWritten) {
-  auto* const head = reinterpret_cast<Lane::Head*>(LaneCore::lane_memory(*memory_, 0, 1));
+  auto* const head = reinterpret_cast<Lane::Head*>(LaneCarrier::lane_memory(*memory_, 0, 1));
   head->consumed.store(1000);
   std::string data(4096, ' ');
   absl::Status status;
@@ -185,16 +185,16 @@ TEST_F(LanesHostileTest, CancelledMessageIsWithdrawnThoughPartOfItWaitsForRoom) 
   std::string large(std::size_t{64} << 20, ' ');
   const Future<void> send = victim_->send(1, 0, span(large), patience());
   const LaneRecord announced = read();
-  ASSERT_EQ(announced.kind, LaneKind::kAnnounce);
-  write({.kind = LaneKind::kAsk, .id = announced.id});
+  ASSERT_EQ(announced.kind, FrameKind::kRts);
+  write({.kind = FrameKind::kCts, .id = announced.id});
   memory_->ring();
   const absl::Time late = patience();
   while (!to_me_->is_full() && Clock::system().now() < late) std::this_thread::yield();
   ASSERT_TRUE(to_me_->is_full());
   send.cancel();
   LaneRecord last = read();
-  while (last.kind == LaneKind::kPiece) last = read();
-  EXPECT_EQ(last.kind, LaneKind::kWithdraw);
+  while (last.kind == FrameKind::kData) last = read();
+  EXPECT_EQ(last.kind, FrameKind::kCancel);
   EXPECT_EQ(last.id, announced.id);
 }
 
@@ -206,18 +206,18 @@ TEST_F(LanesHostileTest, CancelledMessagesThatWaitForRoomTakeNoPartOfTheWindow) 
   // Short messages, too: the long ones may leave a rest of the window that is too small only for them.
   for (int i = 0; i < 5000; ++i) victim_->send(1, 0, span(data), patience()).cancel();
   const Future<void> last = victim_->send(1, 9, span(data), patience());
-  for (int i = 0; i < sent + 1; ++i) EXPECT_EQ(read().kind, LaneKind::kEager);
+  for (int i = 0; i < sent + 1; ++i) EXPECT_EQ(read().kind, FrameKind::kEager);
   const LaneRecord record = read();
-  EXPECT_EQ(record.kind, LaneKind::kEager);
+  EXPECT_EQ(record.kind, FrameKind::kEager);
   EXPECT_EQ(record.tag, 9);
   EXPECT_TRUE(last.result().ok());
 }
 
 // What nobody asked for in good faith does no harm.
 TEST_F(LanesHostileTest, AnswersToNothingAreIgnored) {
-  for (const LaneKind kind : {LaneKind::kAsk, LaneKind::kRefuse, LaneKind::kWithdraw})
+  for (const FrameKind kind : {FrameKind::kCts, FrameKind::kNack, FrameKind::kCancel})
     write({.kind = kind, .code = 1, .id = 12345});
-  write({.kind = LaneKind::kEager, .tag = 4, .size = 3});
+  write({.kind = FrameKind::kEager, .tag = 4, .size = 3});
   std::string data(3, ' ');
   EXPECT_EQ(victim_->receive(1, 4, span(data), patience()).result().value_or(-1), 1);
   EXPECT_EQ(data, "ppp");

@@ -11,13 +11,12 @@
 #include "absl/time/time.h"
 #include "gradwire/base/future.h"
 #include "gradwire/base/threads/executor.h"
+#include "gradwire/collectives/cpu/p2p/frame.h"
 #include "gradwire/collectives/cpu/span.h"
 #include "gradwire/security/limits.h"
 #include "gradwire/store/store.h"
 
 namespace gradwire::collectives::cpu {
-
-inline constexpr int kAnyRank = -1;
 
 // Tagged messages between the ranks of a world, over shared memory within a host and tcp elsewhere: point to point, and
 // what collectives between hosts are made of.

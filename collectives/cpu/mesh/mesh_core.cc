@@ -1,51 +1,70 @@
 #include "gradwire/collectives/cpu/mesh/mesh_core.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/clock.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/log.h"
-#include "gradwire/base/random_id.h"
 #include "gradwire/transport/shm/shm_transport.h"
 #include "gradwire/transport/tcp/tcp_transport.h"
 
 namespace gradwire::collectives::cpu {
 namespace {
 
-constexpr char kTokenKey[] = "mesh/token";
-// What was sent before a shutdown leaves within this time, or not at all.
-constexpr absl::Duration kFlush = absl::Seconds(2);
 // For callbacks of who uses the mesh, and for the one that looks for ranks.
 constexpr int kThreads = 2;
+// Answers that a rank has not read. Those to all that it may announce are far less.
+constexpr std::size_t kMaxUnreadAnswers = 2 * kMaxAnnounced * kFrameBytes;
+
+absl::StatusOr<std::vector<std::unique_ptr<transport::Transport>>> make_transports(
+    const Mesh::Options& options, const std::shared_ptr<transport::EventLoop>& loop) {
+  std::vector<std::unique_ptr<transport::Transport>> transports;
+  // What no frame has, a stranger cannot make this rank hold.
+  Limits limits = options.limits;
+  limits.max_header_bytes = std::min(limits.max_header_bytes, kMaxHeaderBytes);
+  limits.max_buffers = 1;
+  const bool chosen = !options.transports.empty();
+  absl::Status shm_works;
+  for (const std::string& name : chosen ? options.transports : std::vector<std::string>{"shm", "tcp"}) {
+    if (name == "shm") {
+      shm_works = transport::probe_shm();
+      if (!shm_works.ok()) {
+        log(LogLevel::kWarning, "shared memory between ranks does not work here: ", shm_works.message());
+        continue;
+      }
+      transport::ShmOptions shm;
+      shm.limits = limits;
+      transports.push_back(transport::make_shm_transport(std::move(shm), loop));
+    } else if (name == "tcp") {
+      transport::TcpOptions tcp;
+      tcp.limits = limits;
+      transports.push_back(transport::make_tcp_transport(std::move(tcp), loop));
+    } else {
+      return absl::InvalidArgumentError(
+          absl::StrCat("unknown transport \"", name, "\"; there are \"shm\" and \"tcp\""));
+    }
+  }
+  if (transports.empty()) return with_context(shm_works, "the transport \"shm\" does not work here");
+  return transports;
+}
 
 }  // namespace
 
 MeshCore::MeshCore(Mesh::Options options)
-    : options_(std::move(options)), matcher_(options_.rank, options_.size) {
-  MutexLock lock(mutex_);
-  peers_.resize(static_cast<std::size_t>(options_.size));
-}
+    : options_(std::move(options)),
+      endpoint_({.rank = options_.rank, .size = options_.size, .eager_bytes = options_.eager_bytes}),
+      sender_(*this, endpoint_, options_.rank, options_.size),
+      in_(static_cast<std::size_t>(options_.size)) {}
 
 MeshCore::~MeshCore() { shutdown(); }
 
-std::string MeshCore::key_of(int rank) { return absl::StrCat("mesh/rank/", rank); }
-
-absl::Status MeshCore::check(int rank, Span data) const {
-  if (rank < 0 || rank >= options_.size)
-    return absl::InvalidArgumentError(
-        absl::StrCat("there is no rank ", rank, " in a world of ", options_.size));
-  if (data.size > options_.limits.max_buffer_bytes) {
-    return absl::InvalidArgumentError(absl::StrCat("a message of ", data.size, " bytes is over the limit of ",
-                                                   options_.limits.max_buffer_bytes));
-  }
-  return absl::OkStatus();
-}
-
-std::string MeshCore::name_of(uint64_t channel, int rank) {
-  MutexLock lock(mutex_);
-  return matcher_.name_of(channel, rank);
+absl::Status MeshCore::check_size(Span data) const {
+  if (data.size <= options_.limits.max_buffer_bytes) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("a message of ", data.size, " bytes is over the limit of ",
+                                                 options_.limits.max_buffer_bytes));
 }
 
 absl::Status MeshCore::start() {
@@ -56,161 +75,218 @@ absl::Status MeshCore::start() {
   threads.poller = loop_;
   executor_ = std::make_shared<ThreadPool>(threads);
   timers_ = std::make_unique<TimerQueue>();
-  GRADWIRE_RETURN_IF_ERROR(make_transports());
-  return join_world();
+  links_ = std::make_unique<MeshLinks>(options_, *this, *executor_, *timers_);
+  GRADWIRE_ASSIGN_OR_RETURN(auto transports, make_transports(options_, loop_));
+  return links_->start(std::move(transports));
 }
 
-absl::Status MeshCore::make_transports() {
-  // What no frame has, a stranger cannot make this rank hold.
-  Limits limits = options_.limits;
-  limits.max_header_bytes = std::min(limits.max_header_bytes, kMaxHeaderBytes);
-  limits.max_buffers = 1;
-  const bool chosen = !options_.transports.empty();
-  absl::Status shm_works;
-  for (const std::string& name : chosen ? options_.transports : std::vector<std::string>{"shm", "tcp"}) {
-    if (name == "shm") {
-      shm_works = transport::probe_shm();
-      if (!shm_works.ok()) {
-        log(LogLevel::kWarning, "shared memory between ranks does not work here: ", shm_works.message());
-        continue;
-      }
-      transport::ShmOptions shm;
-      shm.limits = limits;
-      transports_.push_back(transport::make_shm_transport(std::move(shm), loop_));
-    } else if (name == "tcp") {
-      transport::TcpOptions tcp;
-      tcp.limits = limits;
-      transports_.push_back(transport::make_tcp_transport(std::move(tcp), loop_));
-    } else {
-      return absl::InvalidArgumentError(
-          absl::StrCat("unknown transport \"", name, "\"; there are \"shm\" and \"tcp\""));
-    }
+Future<void> MeshCore::send(int dst, uint64_t channel, int64_t tag, Span data, absl::Time deadline) {
+  std::optional<absl::Status> sent;
+  if (absl::Status large = check_size(data); !large.ok()) {
+    sent = std::move(large);
+  } else {
+    sent = sender_.send_at_once(dst, channel, tag, data);
   }
-  if (transports_.empty()) return with_context(shm_works, "the transport \"shm\" does not work here");
-  return absl::OkStatus();
+  if (sent.has_value()) {
+    Promise<void> promise(executor_);
+    promise.set_result(*std::move(sent));
+    return promise.future();
+  }
+  const auto send = std::make_shared<Send>(executor_, dst, channel, tag, data, deadline);
+  Future<void> future = send->promise.future();
+  Effects effects;
+  {
+    MutexLock lock(endpoint_.mutex);
+    endpoint_.state.send(send, effects);
+    if (endpoint_.state.sends().contains(*send)) watch_locked(send);
+  }
+  perform(std::move(effects));
+  return future;
 }
 
-// Numbered steps: 1. agree on a secret; 2. listen; 3. say where.
-absl::Status MeshCore::join_world() {
-  std::string mine;
-  while (mine.size() < kTokenBytes) absl::StrAppend(&mine, absl::Hex(random_id(), absl::kZeroPad16));
-  GRADWIRE_ASSIGN_OR_RETURN(token_,
-                            options_.store->try_compare_set(kTokenKey, "", mine, options_.connect_timeout));
-  if (token_.size() != kTokenBytes) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("\"", kTokenKey, "\" in ", options_.store->description(), " holds something else"));
+Future<int> MeshCore::receive(int src, uint64_t channel, int64_t tag, Span data, absl::Time deadline) {
+  if (absl::Status large = check_size(data); src != kAnyRank && !large.ok()) {
+    Promise<int> promise(executor_);
+    promise.set_error(std::move(large));
+    return promise.future();
   }
-  std::string record;
-  for (const auto& transport : transports_) {
-    GRADWIRE_ASSIGN_OR_RETURN(
-        const std::string address,
-        transport->listen(
-            [this, name = transport->name()](const std::shared_ptr<transport::Connection>& connection) {
-              return accept(name, connection);
-            }));
-    absl::StrAppend(&record, transport->name(), " ", address, "\n");
+  const auto receive = std::make_shared<Receive>(executor_, src, channel, tag, data, deadline);
+  Future<int> future = receive->promise.future();
+  Effects effects;
+  {
+    MutexLock lock(endpoint_.mutex);
+    endpoint_.state.receive(receive, effects);
+    if (endpoint_.state.contains(*receive)) watch_locked(receive);
   }
-  return options_.store->try_set(key_of(options_.rank), record, options_.connect_timeout);
+  perform(std::move(effects));
+  return future;
 }
 
-void MeshCore::watch_locked(absl::Time deadline) {
+template <typename OperationPtr>
+void MeshCore::watch_locked(const OperationPtr& operation) {
+  operation->promise.on_cancel([core = weak_from_this(), operation] {
+    if (const std::shared_ptr<MeshCore> self = core.lock()) self->cancel(operation);
+  });
+  alarm_at_locked(operation->deadline);
+}
+
+template <typename OperationPtr>
+void MeshCore::cancel(const OperationPtr& operation) {
+  Effects effects;
+  {
+    MutexLock lock(endpoint_.mutex);
+    endpoint_.state.end(operation, absl::CancelledError("cancelled by the caller"), effects);
+  }
+  perform(std::move(effects));
+  // Somebody may be using its memory, which the caller takes to be its own again.
+  waiters_.fetch_add(1);
+  {
+    MutexLock lock(endpoint_.mutex);
+    while (!operation->done.load()) changed_.wait(endpoint_.mutex);
+  }
+  waiters_.fetch_sub(1);
+}
+
+void MeshCore::alarm_at_locked(absl::Time deadline) {
   if (deadline >= alarm_) return;
   alarm_ = deadline;
   timers_->schedule(deadline, [this] { expire(); });
 }
 
 void MeshCore::expire() {
-  std::vector<std::pair<uint64_t, absl::Status>> sends;
-  std::vector<std::pair<uint64_t, absl::Status>> receives;
+  Effects effects;
   {
-    MutexLock lock(mutex_);
-    const absl::Time now = timers_->clock().now();
-    absl::Time next = absl::InfiniteFuture();
-    for (const auto& [id, send] : sends_) {
-      if (send->deadline <= now) {
-        sends.emplace_back(id, absl::DeadlineExceededError(absl::StrCat(
-                                   matcher_.name_of(send->channel, send->dst), " has not taken a message of ",
-                                   send->data.size, " bytes (tag ", send->tag, ") in time")));
-      } else {
-        next = std::min(next, send->deadline);
-      }
-    }
-    for (const auto& [id, receive] : receives_) {
-      if (receive->deadline <= now) {
-        const std::string from =
-            receive->src == kAnyRank ? "any rank" : matcher_.name_of(receive->channel, receive->src);
-        receives.emplace_back(
-            id, absl::DeadlineExceededError(
-                    absl::StrCat("no message (tag ", receive->tag, ") has come from ", from, " in time")));
-      } else {
-        next = std::min(next, receive->deadline);
-      }
-    }
+    MutexLock lock(endpoint_.mutex);
+    endpoint_.state.expire(timers_->clock().now(), effects);
     alarm_ = absl::InfiniteFuture();
-    watch_locked(next);
+    alarm_at_locked(endpoint_.state.next_deadline());
   }
-  for (auto& [id, late] : sends) end_send(id, std::move(late));
-  for (auto& [id, late] : receives) end_receive(id, std::move(late));
+  perform(std::move(effects));
 }
 
-void MeshCore::end_channel(uint64_t channel, const absl::Status& reason, bool forget) {
-  Todos todos;
-  std::vector<uint64_t> sends;
+void MeshCore::abort(uint64_t channel, const absl::Status& reason) {
+  Effects effects;
   {
-    MutexLock lock(mutex_);
-    Matcher::Actions actions;
-    if (forget) {
-      matcher_.forget(channel, actions);
-    } else {
-      matcher_.abort(channel, reason, actions);
-    }
-    todos = take_locked(std::move(actions));
-    for (const auto& [id, send] : sends_) {
-      if (send->channel == channel) sends.push_back(id);
-    }
+    MutexLock lock(endpoint_.mutex);
+    endpoint_.state.abort(channel, reason, effects);
   }
-  perform(std::move(todos));
-  for (const uint64_t id : sends) end_send(id, reason);
+  perform(std::move(effects));
 }
-
-void MeshCore::abort(uint64_t channel, const absl::Status& reason) { end_channel(channel, reason, false); }
 
 void MeshCore::forget(uint64_t channel) {
-  end_channel(channel, absl::CancelledError("the channel is not used any more"), true);
+  Effects effects;
+  {
+    MutexLock lock(endpoint_.mutex);
+    endpoint_.state.forget(channel, effects);
+  }
+  perform(std::move(effects));
 }
 
 void MeshCore::name_ranks(uint64_t channel, absl::flat_hash_map<int, int> names) {
-  MutexLock lock(mutex_);
-  matcher_.name_ranks(channel, std::move(names));
+  MutexLock lock(endpoint_.mutex);
+  endpoint_.state.channels().name_ranks(channel, std::move(names));
+}
+
+// Three passes: 1. memory is released, so that what is continued after an operation may wait for the end of another one;
+// 2. futures are completed; 3. outboxes are emptied, which may take long.
+void MeshCore::perform(Effects effects) {
+  using Kind = Effect::Kind;
+  for (std::size_t i = 0; i < effects.size(); ++i) {
+    Effect& effect = effects[i];
+    if (effect.kind == Kind::kDeliver) take_payload(effect);
+    if (effect.receive != nullptr && effect.kind != Kind::kClear) effect.receive->done.store(true);
+    if (effect.kind == Kind::kEndSend) effect.send->done.store(true);
+    if (effect.kind == Kind::kClear || effect.kind == Kind::kReply) reply(effect.rank, effect.frame);
+    // Adds to the effects.
+    if (effect.kind == Kind::kRetract) sender_.retract(SendPtr(effect.send), effects);
+  }
+  if (waiters_.load() > 0) {
+    MutexLock lock(endpoint_.mutex);
+    changed_.notify_all();
+  }
+  for (Effect& effect : effects) {
+    if (effect.kind == Kind::kDeliver) effect.receive->promise.set_result(effect.rank);
+    if (effect.kind == Kind::kEndReceive) effect.receive->promise.set_error(std::move(effect.status));
+    if (effect.kind == Kind::kEndSend) effect.send->promise.set_result(std::move(effect.status));
+  }
+  for (const Effect& effect : effects) {
+    if (effect.kind == Kind::kWake) sender_.empty_outbox(effect.rank);
+  }
+}
+
+void MeshCore::connect(int rank) { links_->want(rank); }
+
+std::weak_ptr<MeshSender> MeshCore::sender() {
+  return std::shared_ptr<MeshSender>(weak_from_this().lock(), &sender_);
+}
+
+void MeshCore::reply(int rank, const Frame& frame) {
+  ConnectionPtr in;
+  {
+    MutexLock lock(endpoint_.mutex);
+    in = in_[static_cast<std::size_t>(rank)];
+  }
+  if (in == nullptr) return;
+  if (in->queued_bytes() > kMaxUnreadAnswers) {
+    in->close(absl::InvalidArgumentError("it announces messages, and reads no answers"));
+    return;
+  }
+  // When it cannot be sent the rank is about to be lost, and all that waits for it fails.
+  (void)in->send({encode_frame(frame), {}});
+}
+
+void MeshCore::on_in(int rank, const ConnectionPtr& connection) {
+  MutexLock lock(endpoint_.mutex);
+  in_[static_cast<std::size_t>(rank)] = connection;
+}
+
+void MeshCore::on_out(int rank, const ConnectionPtr& connection) { sender_.set_connection(rank, connection); }
+
+absl::Status MeshCore::on_frame(int rank, bool in, const Frame& frame, transport::Message message) {
+  const bool answer =
+      frame.kind == FrameKind::kCts || frame.kind == FrameKind::kNack || frame.kind == FrameKind::kCredit;
+  if (in == answer) {
+    return absl::InvalidArgumentError(absl::StrCat("a frame of kind ", static_cast<int>(frame.kind),
+                                                   " is not the ", in ? "sender's" : "receiver's"));
+  }
+  Effects effects;
+  absl::Status status;
+  {
+    MutexLock lock(endpoint_.mutex);
+    status = endpoint_.state.on_frame(rank, frame, Payload(std::move(message), kFrameBytes), effects);
+  }
+  perform(std::move(effects));
+  return status;
+}
+
+void MeshCore::on_out_closed(int rank, const absl::Status& reason) {
+  Effects effects;
+  {
+    MutexLock lock(endpoint_.mutex);
+    endpoint_.state.fail_sends(rank, reason, effects);
+  }
+  perform(std::move(effects));
+}
+
+void MeshCore::on_lost(int rank, const absl::Status& reason) {
+  Effects effects;
+  {
+    MutexLock lock(endpoint_.mutex);
+    endpoint_.state.lose(rank, reason, effects);
+  }
+  perform(std::move(effects));
 }
 
 void MeshCore::shutdown() {
   std::call_once(shut_down_, [this] {
     const absl::Status reason = absl::CancelledError("the mesh was shut down");
-    std::vector<uint64_t> sends;
-    std::vector<uint64_t> receives;
-    std::vector<std::shared_ptr<transport::Connection>> connections;
+    Effects effects;
     {
-      MutexLock lock(mutex_);
-      closed_ = true;
-      for (const auto& [id, send] : sends_) sends.push_back(id);
-      for (const auto& [id, receive] : receives_) receives.push_back(id);
-      for (const auto& link : links_) {
-        if (link->connection != nullptr) connections.push_back(link->connection);
-      }
+      MutexLock lock(endpoint_.mutex);
+      endpoint_.state.close(reason, effects);
     }
-    for (const uint64_t id : sends) end_send(id, reason);
-    for (const uint64_t id : receives) end_receive(id, reason);
-    for (const auto& connection : connections) {
-      (void)connection->send({encode_frame({.kind = FrameKind::kGoodbye}), {}});
-      connection->close(reason, kFlush);
-    }
-    const absl::Time deadline = Clock::system().now() + kFlush;
-    mutex_.lock();
-    while (!links_.empty() && Clock::system().now() < deadline)
-      changed_.wait_for(mutex_, deadline - Clock::system().now());
-    mutex_.unlock();
-    for (const auto& transport : transports_) transport->shutdown();
+    perform(std::move(effects));
+    if (links_ != nullptr) links_->shutdown(reason);
     if (executor_ != nullptr) executor_->shutdown();
     if (timers_ != nullptr) timers_->shutdown();
     if (loop_ != nullptr) {

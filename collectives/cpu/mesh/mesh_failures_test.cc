@@ -25,9 +25,9 @@ TEST_P(MeshTest, DeadlinesNameTheRank) {
   EXPECT_NE(send.result().message().find("rank 1"), std::string::npos) << send.result();
   // What was taken back, and is known to be, is not received; what comes later is.
   Future<void> mark = world[0].send(1, kChannel, 1, span(data), patience());
-  EXPECT_TRUE(world[1].receive(0, kChannel, 1, span(data), patience()).result().ok());
-  Future<void> next = world[0].send(1, kChannel, 0, span(data), patience());
   std::string received(1, ' ');
+  EXPECT_TRUE(world[1].receive(0, kChannel, 1, span(received), patience()).result().ok());
+  Future<void> next = world[0].send(1, kChannel, 0, span(data), patience());
   EXPECT_TRUE(world[1].receive(0, kChannel, 0, span(received), patience()).result().ok());
   EXPECT_TRUE(next.result().ok());
   EXPECT_TRUE(mark.result().ok());
@@ -65,6 +65,15 @@ TEST_P(MeshTest, AnotherSizeFailsBothSidesAndNamesBothSizes) {
   std::string small(3, 'x');
   EXPECT_TRUE(world[0].send(1, kChannel, 0, span(small), patience()).result().ok());
   EXPECT_EQ(world[1].receive(0, kChannel, 0, span(received), patience()).result().status().code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+TEST_P(MeshTest, MessageOverTheLimitIsRefusedOnBothSides) {
+  World world(2, transports());
+  const Span large{nullptr, std::size_t{1} << 62};
+  EXPECT_EQ(world[0].send(1, kChannel, 0, large, patience()).result().code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(world[1].receive(0, kChannel, 0, large, patience()).result().status().code(),
             absl::StatusCode::kInvalidArgument);
 }
 

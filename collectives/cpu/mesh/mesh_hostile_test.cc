@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "gradwire/base/mutex.h"
 #include "gradwire/collectives/cpu/mesh/mesh.h"
 #include "gradwire/collectives/cpu/mesh/mesh_test_world.h"
 #include "gradwire/collectives/cpu/mesh/mesh_wire.h"
@@ -95,11 +96,11 @@ TEST_F(HostileMesh, MemberThatBreaksTheProtocolIsLost) {
       {encode_frame({.kind = FrameKind::kEager, .size = uint64_t{1} << 60}), 0},
       {encode_frame({.kind = FrameKind::kEager, .size = 5}), 4},
       {encode_frame({.kind = FrameKind::kEager, .size = uint64_t{17} << 20}), std::size_t{17} << 20},
-      {encode_frame({.kind = FrameKind::kAnnounce, .size = 5}), 0},
+      {encode_frame({.kind = FrameKind::kRts, .size = 5}), 0},
       {encode_frame({.kind = FrameKind::kData, .size = 5, .id = 3}), 5},
-      {encode_frame({.kind = FrameKind::kWithdraw, .code = 99, .id = 3}), 0},
+      {encode_frame({.kind = FrameKind::kCancel, .code = 99, .id = 3}), 0},
       {encode_frame({.kind = FrameKind::kCredit, .size = 5}), 0},
-      {encode_frame({.kind = FrameKind::kAsk, .id = 5}), 0},
+      {encode_frame({.kind = FrameKind::kCts, .id = 5}), 0},
       {hello(1, 3, token_), 0},
   };
   for (const auto& [header, buffer] : evil) {
@@ -120,7 +121,7 @@ TEST_F(HostileMesh, MemberThatBreaksTheProtocolIsLost) {
 
 // The address in the store is that of somebody who answers what was not asked.
 TEST_F(HostileMesh, ReceiverThatBreaksTheProtocolIsLost) {
-  for (const Frame& answer : {Frame{.kind = FrameKind::kAsk, .id = 1}, Frame{.kind = FrameKind::kEager},
+  for (const Frame& answer : {Frame{.kind = FrameKind::kCts, .id = 1}, Frame{.kind = FrameKind::kEager},
                               Frame{.kind = FrameKind::kHello}}) {
     World world(0, {});
     world.meshes.push_back(world.make(0, 2, {"tcp"}, kEager));
@@ -137,6 +138,68 @@ TEST_F(HostileMesh, ReceiverThatBreaksTheProtocolIsLost) {
     EXPECT_EQ(world[0].send(1, 3, 0, span(data), patience()).result().code(), absl::StatusCode::kUnavailable);
     listening->shutdown();
   }
+}
+
+// Rank 1 of a world of two: takes what rank 0 sends, and says what the test says.
+class ScriptedRank {
+ public:
+  explicit ScriptedRank(World& world) {
+    auto address = transport_->listen([this](const std::shared_ptr<transport::Connection>& connection) {
+      MutexLock lock(mutex_);
+      connection_ = connection;
+      return listener_;
+    });
+    EXPECT_TRUE(address.ok());
+    world.store->set("mesh/rank/1", absl::StrCat("tcp ", *address, "\n"));
+  }
+  ~ScriptedRank() { transport_->shutdown(); }
+
+  // The frame that came as number `index`.
+  Frame frame(std::size_t index) {
+    const absl::StatusOr<Frame> frame = parse_frame(listener_->wait_for_messages(index + 1).at(index));
+    EXPECT_TRUE(frame.ok());
+    return *frame;
+  }
+  void say(const Frame& frame) {
+    MutexLock lock(mutex_);
+    EXPECT_TRUE(connection_->send({encode_frame(frame), {}}).ok());
+  }
+  transport::RecordingListener& listener() { return *listener_; }
+
+ private:
+  std::unique_ptr<transport::Transport> transport_ = transport::make_tcp_transport();
+  std::shared_ptr<transport::RecordingListener> listener_ = std::make_shared<transport::RecordingListener>();
+  Mutex mutex_;
+  std::shared_ptr<transport::Connection> connection_ ABSL_GUARDED_BY(mutex_);
+};
+
+// The transport still reads the first message when both end. The callback of the one that is told first waits for the end
+// of the other.
+TEST_F(HostileMesh, CallbackOfAnEndedMessageMayCancelAnotherOne) {
+  World world(0, {});
+  world.meshes.push_back(world.make(0, 2, {"tcp"}, kEager));
+  ScriptedRank other(world);
+  std::string large(std::size_t{64} << 20, 'x');
+  const Future<void> first = world[0].send(1, 3, 0, span(large), patience());
+  EXPECT_EQ(other.frame(0).kind, FrameKind::kHello);
+  other.say({.kind = FrameKind::kWelcome});
+  const Frame announced = other.frame(1);
+  EXPECT_EQ(announced.kind, FrameKind::kRts);
+  // From the next frame on it reads nothing.
+  other.listener().hold_back();
+  const Future<void> second = world[0].send(1, 3, 0, span(large), patience());
+  const Future<void> third = world[0].send(1, 3, 0, span(large), patience());
+  other.say({.kind = FrameKind::kCts, .id = announced.id});
+  other.say({.kind = FrameKind::kNack,
+             .code = static_cast<uint32_t>(absl::StatusCode::kAborted),
+             .id = announced.id + 2});
+  // What was said before has been done.
+  EXPECT_EQ(third.result().code(), absl::StatusCode::kAborted);
+  first.on_ready_inline([&](const absl::Status&) { second.cancel(); });
+  world[0].abort(3, absl::AbortedError("enough"));
+  EXPECT_EQ(first.result().code(), absl::StatusCode::kAborted);
+  EXPECT_FALSE(second.result().ok());
+  other.listener().let_go();
 }
 
 // A plain socket, which says what no transport would.
@@ -194,6 +257,25 @@ TEST_F(HostileMesh, StrangerCannotMakeItHoldMuch) {
   EXPECT_TRUE(header.closed_within(absl::Seconds(5)));
   EXPECT_TRUE(buffer.closed_within(absl::Seconds(5)));
   EXPECT_FALSE(silent.closed_within(absl::ZeroDuration()));
+}
+
+TEST_F(HostileMesh, MemberThatReadsNoAnswersIsLost) {
+  PlainSocket member(address_);
+  const auto say = [&](const std::string& header) {
+    member.begin_frame(header.size(), 0);
+    member.write(header);
+  };
+  say(hello(1, 3, token_));
+  world_[0].abort(3, absl::AbortedError("ended"));
+  std::string received(1, 'x');
+  const Future<int> receive = world_[0].receive(1, 4, 0, span(received), patience());
+  // 10 MB of answers may wait, beside those in the sockets.
+  const std::string rts = encode_frame({.kind = FrameKind::kRts, .channel = 3, .size = 5, .id = 7});
+  for (int sent = 0; sent < 5'000'000 && !receive.done(); ++sent) say(rts);
+  ASSERT_TRUE(receive.done());
+  EXPECT_EQ(receive.result().status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_NE(receive.result().status().message().find("reads no answers"), std::string::npos)
+      << receive.result().status();
 }
 
 }  // namespace

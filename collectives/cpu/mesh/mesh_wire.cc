@@ -42,18 +42,20 @@ absl::StatusOr<Uses> uses_of(FrameKind kind) {
       return Uses{};
     case FrameKind::kEager:
       return Uses{.channel_and_tag = true, .size = true, .payload = true};
-    case FrameKind::kAnnounce:
+    case FrameKind::kRts:
       return Uses{.channel_and_tag = true, .size = true, .id = true};
-    case FrameKind::kAsk:
+    case FrameKind::kCts:
       return Uses{.id = true};
-    case FrameKind::kRefuse:
+    case FrameKind::kNack:
       return Uses{.code = true, .size = true, .id = true};
     case FrameKind::kData:
       return Uses{.size = true, .id = true, .payload = true};
-    case FrameKind::kWithdraw:
+    case FrameKind::kCancel:
       return Uses{.code = true, .id = true};
     case FrameKind::kCredit:
       return Uses{.size = true};
+    case FrameKind::kBegin:
+      break;
   }
   return no_frame(absl::StrCat("kind ", static_cast<int>(kind)));
 }
@@ -66,9 +68,7 @@ absl::Status check_fields(const Frame& frame, const Uses& uses) {
     return no_frame(absl::StrCat("a field of kind ", static_cast<int>(frame.kind), " is not zero"));
   }
   if (uses.id && frame.id == 0) return no_frame("id 0");
-  if (uses.code &&
-      (frame.code == 0 || frame.code > static_cast<uint32_t>(absl::StatusCode::kUnauthenticated)))
-    return no_frame(absl::StrCat("code ", frame.code));
+  if (uses.code && !is_error_code(frame.code)) return no_frame(absl::StrCat("code ", frame.code));
   return absl::OkStatus();
 }
 

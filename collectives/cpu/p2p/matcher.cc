@@ -1,4 +1,4 @@
-#include "gradwire/collectives/cpu/mesh/matcher.h"
+#include "gradwire/collectives/cpu/p2p/matcher.h"
 
 #include <algorithm>
 
@@ -29,10 +29,10 @@ void Matcher::fail(uint64_t receive, absl::Status status, Actions& actions) {
 
 absl::Status Matcher::take_window(int src, uint64_t size) {
   Peer& from = peer(src);
-  const uint64_t room = kEagerWindow - from.held - from.taken;
+  const uint64_t room = eager_window_ - from.held - from.taken;
   if (size > room || size + kMessageCost > room) {
     return absl::InvalidArgumentError(
-        absl::StrCat("more than ", kEagerWindow, " bytes of messages that nobody asked for"));
+        absl::StrCat("more than ", eager_window_, " bytes of messages that nobody asked for"));
   }
   from.held += size + kMessageCost;
   return absl::OkStatus();
@@ -43,7 +43,7 @@ void Matcher::return_credit(int src, uint64_t size, Actions& actions) {
   from.held -= size + kMessageCost;
   from.taken += size + kMessageCost;
   // Seldom, so that it costs little, but long before the sender has to announce what is small.
-  if (from.taken < kEagerWindow / 4) return;
+  if (from.taken < eager_window_ / 4) return;
   actions.push_back({.kind = Kind::kCredit, .src = src, .bytes = std::exchange(from.taken, 0)});
 }
 
@@ -52,7 +52,7 @@ std::optional<Matcher::Posted> Matcher::take_front_posted(const Key& key) {
   if (found == queues_.end() || found->second.posted.empty()) return std::nullopt;
   const Posted posted = found->second.posted.front();
   found->second.posted.pop_front();
-  if (std::get<2>(key) == kAny) --posted_to_any_;
+  if (std::get<2>(key) == kAnyRank) --posted_to_any_;
   erase_if_empty(key);
   return posted;
 }
@@ -60,7 +60,7 @@ std::optional<Matcher::Posted> Matcher::take_front_posted(const Key& key) {
 std::optional<Matcher::Posted> Matcher::take_posted(uint64_t channel, int64_t tag, int src) {
   const Key key(channel, tag, src);
   if (posted_to_any_ == 0) return take_front_posted(key);
-  const Key any(channel, tag, kAny);
+  const Key any(channel, tag, kAnyRank);
   const auto order = [this](const Key& of) {
     auto found = queues_.find(of);
     return found == queues_.end() || found->second.posted.empty() ? UINT64_MAX
@@ -73,8 +73,8 @@ std::optional<int> Matcher::find_arrived(int src, uint64_t channel, int64_t tag)
   if (waiting_ == 0) return std::nullopt;
   std::optional<int> best;
   uint64_t order = UINT64_MAX;
-  const int first = src == kAny ? 0 : src;
-  const int last = src == kAny ? static_cast<int>(peers_.size()) - 1 : src;
+  const int first = src == kAnyRank ? 0 : src;
+  const int last = src == kAnyRank ? static_cast<int>(peers_.size()) - 1 : src;
   for (int from = first; from <= last; ++from) {
     auto found = queues_.find(Key(channel, tag, from));
     if (found == queues_.end() || found->second.arrived.empty()) continue;
@@ -95,17 +95,17 @@ void Matcher::match(const Posted& posted, int src, const Key& key, Arrived arriv
     }
     --peer(src).announced;
     if (fits) {
-      announced->second.asked = true;
+      announced->second.cleared = true;
       announced->second.receive = posted.receive;
       Receive& receive = receives_[posted.receive];
       receive.message = arrived.message;
       receive.src = src;
       actions.push_back(
-          {.kind = Kind::kAsk, .src = src, .receive = posted.receive, .message = arrived.message});
+          {.kind = Kind::kClear, .src = src, .receive = posted.receive, .message = arrived.message});
       return;
     }
     announced_.erase(announced);
-    actions.push_back({.kind = Kind::kRefuse,
+    actions.push_back({.kind = Kind::kNack,
                        .src = src,
                        .message = arrived.message,
                        .bytes = posted.size,
@@ -122,15 +122,15 @@ void Matcher::match(const Posted& posted, int src, const Key& key, Arrived arriv
     }
   }
   fail(posted.receive,
-       absl::InvalidArgumentError(absl::StrCat("a message of ", arrived.size, " bytes came from ",
-                                               name_of(std::get<0>(key), src), " (tag ", std::get<1>(key),
-                                               ") for a receive of ", posted.size, " bytes")),
+       absl::InvalidArgumentError(absl::StrCat(
+           "a message of ", arrived.size, " bytes came from ", channels_.name_of(std::get<0>(key), src),
+           " (tag ", std::get<1>(key), ") for a receive of ", posted.size, " bytes")),
        actions);
 }
 
 void Matcher::post(uint64_t receive, int src, uint64_t channel, int64_t tag, uint64_t size,
                    Actions& actions) {
-  if (absl::Status aborted = state(channel); !aborted.ok()) {
+  if (absl::Status aborted = channels_.state(channel); !aborted.ok()) {
     fail(receive, std::move(aborted), actions);
     return;
   }
@@ -146,15 +146,15 @@ void Matcher::post(uint64_t receive, int src, uint64_t channel, int64_t tag, uin
     match(posted, *from, key, std::move(arrived), actions);
     return;
   }
-  if (src == kAny ? all_others_lost() : peer(src).lost) {
-    const int lost = src != kAny ? src : rank_ == 0 ? 1 : 0;
+  if (src == kAnyRank ? all_others_lost() : peer(src).lost) {
+    const int lost = src != kAnyRank ? src : rank_ == 0 ? 1 : 0;
     fail(receive, gone(channel, lost), actions);
     return;
   }
   const Key key(channel, tag, src);
   std::list<Posted>& queue = queues_[key].posted;
   receives_.emplace(receive, Receive{key, queue.insert(queue.end(), posted)});
-  if (src == kAny) ++posted_to_any_;
+  if (src == kAnyRank) ++posted_to_any_;
 }
 
 void Matcher::cancel(uint64_t receive) {
@@ -165,7 +165,7 @@ void Matcher::cancel(uint64_t receive) {
     announced_.find({entry.src, entry.message})->second.receive = 0;
   } else {
     queues_.find(entry.key)->second.posted.erase(entry.place);
-    if (std::get<2>(entry.key) == kAny) --posted_to_any_;
+    if (std::get<2>(entry.key) == kAnyRank) --posted_to_any_;
     erase_if_empty(entry.key);
   }
   receives_.erase(receive);
@@ -174,7 +174,7 @@ void Matcher::cancel(uint64_t receive) {
 absl::Status Matcher::eager(int src, uint64_t channel, int64_t tag, Payload payload, Actions& actions) {
   const uint64_t size = payload.size();
   if (absl::Status full = take_window(src, size); !full.ok()) return full;
-  if (aborted_.contains(channel)) {
+  if (channels_.ended(channel)) {
     return_credit(src, size, actions);
     return absl::OkStatus();
   }
@@ -197,9 +197,9 @@ absl::Status Matcher::announce(int src, uint64_t channel, int64_t tag, uint64_t 
   const Key key(channel, tag, src);
   auto [announced, fresh] = announced_.try_emplace({src, message});
   if (!fresh) return absl::InvalidArgumentError(absl::StrCat("message ", message, " announced twice"));
-  if (absl::Status aborted = state(channel); !aborted.ok()) {
+  if (absl::Status aborted = channels_.state(channel); !aborted.ok()) {
     announced_.erase(announced);
-    actions.push_back({.kind = Kind::kRefuse, .src = src, .message = message, .status = std::move(aborted)});
+    actions.push_back({.kind = Kind::kNack, .src = src, .message = message, .status = std::move(aborted)});
     return absl::OkStatus();
   }
   announced->second.key = key;
@@ -218,8 +218,9 @@ absl::Status Matcher::announce(int src, uint64_t channel, int64_t tag, uint64_t 
 
 absl::Status Matcher::data(int src, uint64_t message, Payload payload, Actions& actions) {
   auto found = announced_.find({src, message});
-  if (found == announced_.end() || !found->second.asked)
-    return absl::InvalidArgumentError(absl::StrCat("data of message ", message, ", which was not asked for"));
+  if (found == announced_.end() || !found->second.cleared)
+    return absl::InvalidArgumentError(
+        absl::StrCat("data of message ", message, ", which was not cleared to be sent"));
   if (found->second.size != payload.size()) {
     return absl::InvalidArgumentError(absl::StrCat("data of ", payload.size(), " bytes of message ", message,
                                                    ", which was announced with ", found->second.size));
@@ -236,7 +237,7 @@ absl::Status Matcher::came(int src, uint64_t message, Payload payload, Actions& 
   const auto found = announced_.find({src, message});
   // It was dropped with its channel.
   if (found == announced_.end()) return passed(src, payload.size(), actions);
-  if (found->second.asked || found->second.size != payload.size())
+  if (found->second.cleared || found->second.size != payload.size())
     return absl::InvalidArgumentError(absl::StrCat("message ", message, ", which is another one"));
   if (absl::Status full = take_window(src, payload.size()); !full.ok()) return full;
   found->second.place->message = 0;
@@ -257,7 +258,7 @@ bool Matcher::awaits(int src, uint64_t channel, int64_t tag) const {
     const auto found = queues_.find(Key(channel, tag, from));
     return found != queues_.end() && !found->second.posted.empty();
   };
-  return posted(src) || (posted_to_any_ > 0 && posted(kAny));
+  return posted(src) || (posted_to_any_ > 0 && posted(kAnyRank));
 }
 
 void Matcher::withdraw(int src, uint64_t message, absl::StatusCode code, Actions& actions) {
@@ -265,15 +266,16 @@ void Matcher::withdraw(int src, uint64_t message, absl::StatusCode code, Actions
   if (found == announced_.end()) return;
   const Announced announced = found->second;
   announced_.erase(found);
-  if (!announced.asked) {
+  if (!announced.cleared) {
     --peer(src).announced;
     queues_.find(announced.key)->second.arrived.erase(announced.place);
     --waiting_;
     erase_if_empty(announced.key);
   } else if (announced.receive != 0) {
     fail(announced.receive,
-         absl::AbortedError(absl::StrCat(
-             "rank ", src, " gave up the message that it had announced: ", absl::StatusCodeToString(code))),
+         absl::AbortedError(
+             absl::StrCat(channels_.name_of(std::get<0>(announced.key), src),
+                          " gave up the message that it had announced: ", absl::StatusCodeToString(code))),
          actions);
   }
 }

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "gradwire/collectives/cpu/mesh/matcher.h"
+#include "gradwire/collectives/cpu/p2p/matcher.h"
 #include "gtest/gtest.h"
 
 namespace gradwire::collectives::cpu {
@@ -14,11 +14,7 @@ using Kind = Matcher::Action::Kind;
 
 inline constexpr uint64_t kChannel = 7;
 
-inline Payload payload(const std::string& text) {
-  transport::Message message;
-  message.header = encode_frame({.kind = FrameKind::kEager}) + text;
-  return Payload(std::move(message));
-}
+inline Payload payload(const std::string& text) { return Payload::copy_of(text.data(), text.size()); }
 
 inline std::string text_of(const Payload& payload) {
   return std::string(static_cast<const char*>(payload.data()), payload.size());
@@ -56,8 +52,12 @@ class MatcherTest : public testing::Test {
   }
   Matcher::Actions abort(uint64_t channel = kChannel) {
     Matcher::Actions actions;
-    matcher_.abort(channel, absl::AbortedError("enough"), actions);
+    const absl::Status reason = absl::AbortedError("enough");
+    if (channels_.abort(channel, reason)) matcher_.clear(channel, reason, actions);
     return actions;
+  }
+  void forget(uint64_t channel, Matcher::Actions& actions) {
+    matcher_.clear(channel, channels_.forget(channel), actions);
   }
 
   static void expect_delivered(const Matcher::Actions& actions, uint64_t receive, int src,
@@ -74,14 +74,15 @@ class MatcherTest : public testing::Test {
     EXPECT_EQ(actions[0].receive, receive);
     EXPECT_EQ(actions[0].status.code(), code) << actions[0].status;
   }
-  static void expect_asked(const Matcher::Actions& actions, int src, uint64_t message) {
+  static void expect_cleared(const Matcher::Actions& actions, int src, uint64_t message) {
     ASSERT_EQ(actions.size(), 1u);
-    EXPECT_EQ(actions[0].kind, Kind::kAsk);
+    EXPECT_EQ(actions[0].kind, Kind::kClear);
     EXPECT_EQ(actions[0].src, src);
     EXPECT_EQ(actions[0].message, message);
   }
 
-  Matcher matcher_{0, 4};
+  Channels channels_;
+  Matcher matcher_{0, 4, channels_};
 };
 
 }  // namespace gradwire::collectives::cpu

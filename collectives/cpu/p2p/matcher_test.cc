@@ -1,9 +1,9 @@
-#include "gradwire/collectives/cpu/mesh/matcher.h"
+#include "gradwire/collectives/cpu/p2p/matcher.h"
 
 #include <cstdint>
 #include <string>
 
-#include "gradwire/collectives/cpu/mesh/matcher_fixture.h"
+#include "gradwire/collectives/cpu/p2p/matcher_fixture.h"
 #include "gtest/gtest.h"
 
 namespace gradwire::collectives::cpu {
@@ -14,7 +14,7 @@ TEST_F(MatcherTest, ReceivesTakeMessagesInTheOrderInWhichTheyCame) {
   EXPECT_TRUE(announce(1, 5).empty());
   EXPECT_TRUE(eager(1, "c").empty());
   expect_delivered(post(1, 1), 1, 1, "a");
-  expect_asked(post(2, 1), 1, 5);
+  expect_cleared(post(2, 1), 1, 5);
   expect_delivered(post(3, 1), 3, 1, "c");
   expect_delivered(data(1, 5, "b"), 2, 1, "b");
   EXPECT_EQ(matcher_.size(), 0u);
@@ -22,10 +22,10 @@ TEST_F(MatcherTest, ReceivesTakeMessagesInTheOrderInWhichTheyCame) {
 
 TEST_F(MatcherTest, MessagesGoToReceivesInTheOrderInWhichTheyWerePosted) {
   EXPECT_TRUE(post(1, 1).empty());
-  EXPECT_TRUE(post(2, Matcher::kAny).empty());
+  EXPECT_TRUE(post(2, kAnyRank).empty());
   EXPECT_TRUE(post(3, 1).empty());
   expect_delivered(eager(1, "a"), 1, 1, "a");
-  expect_asked(announce(1, 9), 1, 9);
+  expect_cleared(announce(1, 9), 1, 9);
   expect_delivered(eager(1, "c"), 3, 1, "c");
   expect_delivered(data(1, 9, "b"), 2, 1, "b");
   EXPECT_EQ(matcher_.size(), 0u);
@@ -42,9 +42,9 @@ TEST_F(MatcherTest, WhatWasAnnouncedAndCameUnaskedKeepsItsPlace) {
   // It is here, though its sender is gone.
   EXPECT_TRUE(lost(1).empty());
   expect_delivered(post(1, 1), 1, 1, "b");
-  expect_delivered(post(2, Matcher::kAny), 2, 1, "c");
+  expect_delivered(post(2, kAnyRank), 2, 1, "c");
   EXPECT_TRUE(post(3, 2).empty());
-  expect_asked(announce(2, 7), 2, 7);
+  expect_cleared(announce(2, 7), 2, 7);
   EXPECT_FALSE(matcher_.came(2, 7, payload("d"), actions).ok());
 }
 
@@ -73,7 +73,7 @@ TEST_F(MatcherTest, AwaitsWhatAReceiveIsPostedFor) {
   EXPECT_FALSE(matcher_.awaits(2, kChannel, 0));
   EXPECT_FALSE(matcher_.awaits(1, kChannel, 1));
   EXPECT_FALSE(matcher_.awaits(1, kChannel + 1, 0));
-  EXPECT_TRUE(post(2, Matcher::kAny, 1, /*tag=*/1).empty());
+  EXPECT_TRUE(post(2, kAnyRank, 1, /*tag=*/1).empty());
   EXPECT_TRUE(matcher_.awaits(2, kChannel, 1));
   matcher_.cancel(1);
   EXPECT_FALSE(matcher_.awaits(1, kChannel, 0));
@@ -92,8 +92,8 @@ TEST_F(MatcherTest, AnySourceTakesTheFirstThatCame) {
   EXPECT_TRUE(eager(3, "a").empty());
   EXPECT_TRUE(eager(1, "b").empty());
   EXPECT_TRUE(eager(3, "c").empty());
-  expect_delivered(post(1, Matcher::kAny), 1, 3, "a");
-  expect_delivered(post(2, Matcher::kAny), 2, 1, "b");
+  expect_delivered(post(1, kAnyRank), 1, 3, "a");
+  expect_delivered(post(2, kAnyRank), 2, 1, "b");
   expect_delivered(post(3, 3), 3, 3, "c");
 }
 
@@ -103,7 +103,7 @@ TEST_F(MatcherTest, AnotherSizeFailsBothAndTheNextMessageIsTaken) {
   EXPECT_TRUE(announce(1, 5, 3).empty());
   const Matcher::Actions actions = post(2, 1, 2);
   ASSERT_EQ(actions.size(), 2u);
-  EXPECT_EQ(actions[0].kind, Kind::kRefuse);
+  EXPECT_EQ(actions[0].kind, Kind::kNack);
   EXPECT_EQ(actions[0].message, 5u);
   EXPECT_EQ(actions[0].bytes, 2u);
   EXPECT_EQ(actions[1].kind, Kind::kFail);
@@ -117,7 +117,7 @@ TEST_F(MatcherTest, CancelledReceiveTakesNothing) {
   EXPECT_TRUE(post(2, 1).empty());
   matcher_.cancel(1);
   expect_delivered(eager(1, "a"), 2, 1, "a");
-  EXPECT_TRUE(post(3, Matcher::kAny).empty());
+  EXPECT_TRUE(post(3, kAnyRank).empty());
   matcher_.cancel(3);
   matcher_.cancel(3);
   EXPECT_EQ(matcher_.size(), 0u);
@@ -125,7 +125,7 @@ TEST_F(MatcherTest, CancelledReceiveTakesNothing) {
 
 TEST_F(MatcherTest, DataForACancelledReceiveIsDropped) {
   EXPECT_TRUE(post(1, 1).empty());
-  expect_asked(announce(1, 5), 1, 5);
+  expect_cleared(announce(1, 5), 1, 5);
   matcher_.cancel(1);
   EXPECT_TRUE(data(1, 5, "a").empty());
   EXPECT_EQ(matcher_.size(), 0u);
@@ -138,7 +138,7 @@ TEST_F(MatcherTest, WithdrawnMessageIsGone) {
   matcher_.withdraw(1, 6, absl::StatusCode::kDeadlineExceeded, actions);
   EXPECT_TRUE(actions.empty());
   EXPECT_TRUE(post(1, 1).empty());
-  expect_asked(announce(1, 7), 1, 7);
+  expect_cleared(announce(1, 7), 1, 7);
   matcher_.withdraw(1, 7, absl::StatusCode::kDeadlineExceeded, actions);
   expect_failed(actions, 1, absl::StatusCode::kAborted);
   EXPECT_EQ(matcher_.size(), 0u);
@@ -215,7 +215,7 @@ TEST_F(MatcherTest, WhatAPeerMustNotSayIsRefused) {
   EXPECT_FALSE(matcher_.announce(1, kChannel, 0, 1, 5, actions).ok());
   EXPECT_FALSE(matcher_.data(1, 5, payload("a"), actions).ok());
   EXPECT_FALSE(matcher_.data(1, 6, payload("a"), actions).ok());
-  expect_asked(post(1, 1), 1, 5);
+  expect_cleared(post(1, 1), 1, 5);
   EXPECT_FALSE(matcher_.data(1, 5, payload("ab"), actions).ok());
   EXPECT_FALSE(matcher_.data(2, 5, payload("a"), actions).ok());
   expect_delivered(data(1, 5, "a"), 1, 1, "a");

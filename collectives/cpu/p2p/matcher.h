@@ -2,10 +2,8 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <list>
 #include <optional>
-#include <string>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -13,33 +11,33 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
-#include "gradwire/collectives/cpu/mesh/mesh_wire.h"
+#include "gradwire/collectives/cpu/p2p/channels.h"
+#include "gradwire/collectives/cpu/p2p/frame.h"
+#include "gradwire/collectives/cpu/p2p/payload.h"
 
 namespace gradwire::collectives::cpu {
 
-// Brings the messages that come to one rank together with its receives. No threads, sockets or clocks: events in,
-// actions out; what a peer did wrong comes back as InvalidArgument, and then nothing has changed.
+// Matches the messages that come to one rank with its receives. No threads, sockets or clocks: events in, actions out. An
+// error of a peer is returned as InvalidArgument, and then nothing has changed.
 //
-// A receive is posted -> matched, and done at once if the message is here; of an announced message, asked -> done. A
-// message is waiting -> matched; an announced one asked -> gone. A receive takes of the messages with its channel, tag
-// and source the one that came first; a message goes to the receive that was posted first. Each receive is reported in
-// exactly one action (kDeliver or kFail), unless it was cancelled.
+// A receive is posted -> matched, and done at once if the message is here; if it was announced, posted -> cleared -> done.
+// A message is waiting -> matched; an announced one waiting -> cleared -> done. A receive takes the first message with its
+// channel, tag and source; a message goes to the first receive that was posted for it. Each receive is reported in exactly
+// one action (kDeliver or kFail), unless it was cancelled.
 //
 // Not thread-safe.
 class Matcher {
  public:
-  static constexpr int kAny = -1;
-
   struct Action {
     enum class Kind {
       // Copy `payload`, of the receive's size, from `src`.
       kDeliver,
       // The receive ended with `status`.
       kFail,
-      // Ask `src` for the data of its `message`, for `receive`.
-      kAsk,
-      // Tell `src` that nobody wants its `message`: status().code(), and `bytes` that would have been taken.
-      kRefuse,
+      // `src` may send the data of its `message`, for `receive`.
+      kClear,
+      // `src` shall not send its `message`: the code of `status`, and `bytes` that would have been taken.
+      kNack,
       // Return `bytes` of eager messages to `src`.
       kCredit,
     };
@@ -53,28 +51,23 @@ class Matcher {
   };
   using Actions = absl::InlinedVector<Action, 2>;
 
-  // `rank`: this one's, of `size`.
-  Matcher(int rank, int size) : rank_(rank), peers_(static_cast<std::size_t>(size)) {}
+  // `rank`: this one's, of `size`. `channels` outlives it.
+  Matcher(int rank, int size, const Channels& channels, uint64_t eager_window = kEagerWindow)
+      : rank_(rank),
+        eager_window_(eager_window),
+        channels_(channels),
+        peers_(static_cast<std::size_t>(size)) {}
 
   // ---- From this rank. `receive`: a number that was not used before.
 
   void post(uint64_t receive, int src, uint64_t channel, int64_t tag, uint64_t size, Actions& actions);
   // Nothing is reported of the receive any more. Does nothing when it is done.
   void cancel(uint64_t receive);
-  // Everything in the channel, and all that comes, fails with `reason`. The first reason stays.
-  void abort(uint64_t channel, const absl::Status& reason, Actions& actions);
-  // As abort(), with Cancelled, and for good: its number is not used again. Of the last kMostForgotten channels what still
-  // comes is dropped; what came later than that would wait, within its sender's window.
-  void forget(uint64_t channel, Actions& actions);
-  static constexpr std::size_t kMostForgotten = std::size_t{1} << 14;
-  // OK unless it was aborted or forgotten.
-  absl::Status state(uint64_t channel) const;
-  // How errors of the channel name ranks: by rank of the world, the number.
-  void name_ranks(uint64_t channel, absl::flat_hash_map<int, int> names);
-  // "rank 2"; of one that has no name in the channel "rank 5 of the world".
-  std::string name_of(uint64_t channel, int rank) const;
+  // The channel has ended with `reason`: drops what waits in it.
+  void clear(uint64_t channel, const absl::Status& reason, Actions& actions);
   // Why nothing can be sent to the rank, for who would in the channel; OK unless it is lost.
   absl::Status gone(uint64_t channel, int rank) const;
+  bool is_lost(int rank) const { return peers_[static_cast<std::size_t>(rank)].lost; }
 
   // ---- From `src`, another rank or this one.
 
@@ -82,7 +75,7 @@ class Matcher {
   absl::Status announce(int src, uint64_t channel, int64_t tag, uint64_t size, uint64_t message,
                         Actions& actions);
   absl::Status data(int src, uint64_t message, Payload payload, Actions& actions);
-  // All of an announced message is here, which no receive has been found for: from now on it is an eager one.
+  // All of an announced message is here, and no receive has been found for it: from now on it is an eager one.
   absl::Status came(int src, uint64_t message, Payload payload, Actions& actions);
   // An eager message has come and gone that did not meet its receive here.
   absl::Status passed(int src, uint64_t size, Actions& actions);
@@ -97,7 +90,7 @@ class Matcher {
   std::size_t size() const { return receives_.size() + waiting_ + announced_.size(); }
 
  private:
-  using Key = std::tuple<uint64_t, int64_t, int>;  // Channel, tag, source (kAny: of receives).
+  using Key = std::tuple<uint64_t, int64_t, int>;  // Channel, tag, source (kAnyRank: of receives).
   using MessageKey = std::pair<int, uint64_t>;     // Source, message.
 
   struct Posted {
@@ -118,18 +111,18 @@ class Matcher {
   struct Receive {
     Key key;
     std::list<Posted>::iterator place;
-    uint64_t message = 0;  // Asked for; not in a queue any more.
-    int src = kAny;        // Of the message.
+    uint64_t message = 0;  // Cleared to send; not in a queue any more.
+    int src = kAnyRank;    // Of the message.
   };
   struct Announced {
     Key key;
     std::list<Arrived>::iterator place;
     uint64_t size;
-    bool asked = false;
-    uint64_t receive = 0;  // Once it is asked for; 0 when nobody wants it any more.
+    bool cleared = false;
+    uint64_t receive = 0;  // Once it is cleared; 0 when nobody wants it any more.
   };
   struct Peer {
-    // Of eager messages, with their cost: that wait, and that were taken and not returned.
+    // Bytes of eager messages, with their cost, that wait, and that were taken and not returned.
     uint64_t held = 0;
     uint64_t taken = 0;
     std::size_t announced = 0;
@@ -150,19 +143,16 @@ class Matcher {
   absl::Status take_window(int src, uint64_t size);
   void return_credit(int src, uint64_t size, Actions& actions);
   void fail(uint64_t receive, absl::Status status, Actions& actions);
-  void clear(uint64_t channel, const absl::Status& reason, Actions& actions);
   void erase_if_empty(const Key& key);
 
   const int rank_;
+  const uint64_t eager_window_;
+  const Channels& channels_;
   std::vector<Peer> peers_;
   absl::flat_hash_map<Key, Queue> queues_;
   absl::flat_hash_map<uint64_t, Receive> receives_;
-  // Waiting, or asked for.
+  // Waiting, or cleared to send.
   absl::flat_hash_map<MessageKey, Announced> announced_;
-  absl::flat_hash_map<uint64_t, absl::Status> aborted_;
-  // The ends of `aborted_` that were forgotten, the oldest first.
-  std::deque<uint64_t> forgotten_;
-  absl::flat_hash_map<uint64_t, absl::flat_hash_map<int, int>> names_;
   uint64_t next_order_ = 0;
   std::size_t posted_to_any_ = 0;
   std::size_t waiting_ = 0;

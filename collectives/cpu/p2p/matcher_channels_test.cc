@@ -1,8 +1,8 @@
 #include <cstdint>
 #include <string>
 
-#include "gradwire/collectives/cpu/mesh/matcher.h"
-#include "gradwire/collectives/cpu/mesh/matcher_fixture.h"
+#include "gradwire/collectives/cpu/p2p/matcher.h"
+#include "gradwire/collectives/cpu/p2p/matcher_fixture.h"
 #include "gtest/gtest.h"
 
 namespace gradwire::collectives::cpu {
@@ -25,18 +25,18 @@ TEST_F(MatcherTest, WhatHadComeFromALostRankCanBeReceived) {
 TEST_F(MatcherTest, LostRankFailsWhatWaitsForIt) {
   EXPECT_TRUE(post(1, 1).empty());
   EXPECT_TRUE(post(2, 2).empty());
-  EXPECT_TRUE(post(3, Matcher::kAny).empty());
+  EXPECT_TRUE(post(3, kAnyRank).empty());
   expect_failed(lost(1), 1, absl::StatusCode::kUnavailable);
   expect_failed(lost(2), 2, absl::StatusCode::kUnavailable);
   // Nobody is left of whom it could come.
   expect_failed(lost(3), 3, absl::StatusCode::kUnavailable);
-  expect_failed(post(4, Matcher::kAny), 4, absl::StatusCode::kUnavailable);
+  expect_failed(post(4, kAnyRank), 4, absl::StatusCode::kUnavailable);
   EXPECT_EQ(matcher_.size(), 0u);
 }
 
 TEST_F(MatcherTest, LostRankFailsWhatWasAskedOfIt) {
-  EXPECT_TRUE(post(1, Matcher::kAny).empty());
-  expect_asked(announce(2, 5), 2, 5);
+  EXPECT_TRUE(post(1, kAnyRank).empty());
+  expect_cleared(announce(2, 5), 2, 5);
   expect_failed(lost(2), 1, absl::StatusCode::kUnavailable);
   EXPECT_EQ(matcher_.size(), 0u);
 }
@@ -51,13 +51,13 @@ TEST_F(MatcherTest, AbortEndsTheChannelAndNoOther) {
   EXPECT_EQ(actions[0].kind, Kind::kFail);
   EXPECT_EQ(actions[0].receive, 1u);
   EXPECT_EQ(actions[0].status.message(), "enough");
-  EXPECT_EQ(actions[1].kind, Kind::kRefuse);
+  EXPECT_EQ(actions[1].kind, Kind::kNack);
   EXPECT_EQ(actions[1].status.code(), absl::StatusCode::kAborted);
   expect_failed(post(3, 1), 3, absl::StatusCode::kAborted);
   EXPECT_TRUE(eager(1, "b").empty());
   const Matcher::Actions refused = announce(1, 6);
   ASSERT_EQ(refused.size(), 1u);
-  EXPECT_EQ(refused[0].kind, Kind::kRefuse);
+  EXPECT_EQ(refused[0].kind, Kind::kNack);
   EXPECT_TRUE(abort().empty());
   expect_delivered(eager(1, "c", 1, 8), 2, 1, "c");
   EXPECT_EQ(matcher_.size(), 0u);
@@ -65,7 +65,7 @@ TEST_F(MatcherTest, AbortEndsTheChannelAndNoOther) {
 
 TEST_F(MatcherTest, DataAskedForBeforeAnAbortIsDropped) {
   EXPECT_TRUE(post(1, 1).empty());
-  expect_asked(announce(1, 5), 1, 5);
+  expect_cleared(announce(1, 5), 1, 5);
   expect_failed(abort(), 1, absl::StatusCode::kAborted);
   EXPECT_TRUE(data(1, 5, "a").empty());
   EXPECT_EQ(matcher_.size(), 0u);
@@ -75,16 +75,16 @@ TEST_F(MatcherTest, ForgottenChannelDropsWhatStillComes) {
   EXPECT_TRUE(eager(1, "a").empty());
   EXPECT_TRUE(post(1, 1, 1, 0, 8).empty());
   Matcher::Actions actions;
-  matcher_.forget(kChannel, actions);
-  matcher_.forget(kChannel, actions);
+  forget(kChannel, actions);
+  forget(kChannel, actions);
   EXPECT_TRUE(actions.empty());
-  matcher_.forget(8, actions);
+  forget(8, actions);
   expect_failed(actions, 1, absl::StatusCode::kCancelled);
-  EXPECT_TRUE(absl::IsCancelled(matcher_.state(8)));
+  EXPECT_TRUE(absl::IsCancelled(channels_.state(8)));
   expect_failed(post(2, 1), 2, absl::StatusCode::kCancelled);
   const Matcher::Actions refused = announce(1, 5);
   ASSERT_EQ(refused.size(), 1u);
-  EXPECT_EQ(refused[0].kind, Kind::kRefuse);
+  EXPECT_EQ(refused[0].kind, Kind::kNack);
   // All of the window comes back, again and again.
   const std::string large(1 << 20, 'x');
   uint64_t returned = 0;
@@ -100,17 +100,17 @@ TEST_F(MatcherTest, ForgottenChannelDropsWhatStillComes) {
 
 TEST_F(MatcherTest, OnlySoManyForgottenChannelsAreKept) {
   Matcher::Actions actions;
-  for (uint64_t channel = 0; channel <= Matcher::kMostForgotten; ++channel) matcher_.forget(channel, actions);
-  EXPECT_TRUE(matcher_.state(0).ok());
-  EXPECT_FALSE(matcher_.state(1).ok());
-  EXPECT_FALSE(matcher_.state(Matcher::kMostForgotten).ok());
+  for (uint64_t channel = 0; channel <= Channels::kMostForgotten; ++channel) forget(channel, actions);
+  EXPECT_TRUE(channels_.state(0).ok());
+  EXPECT_FALSE(channels_.state(1).ok());
+  EXPECT_FALSE(channels_.state(Channels::kMostForgotten).ok());
 }
 
 TEST_F(MatcherTest, ChannelNamesRanks) {
-  matcher_.name_ranks(kChannel, {{0, 0}, {2, 1}});
-  EXPECT_EQ(matcher_.name_of(kChannel, 2), "rank 1");
-  EXPECT_EQ(matcher_.name_of(kChannel, 1), "rank 1 of the world");
-  EXPECT_EQ(matcher_.name_of(8, 2), "rank 2");
+  channels_.name_ranks(kChannel, {{0, 0}, {2, 1}});
+  EXPECT_EQ(channels_.name_of(kChannel, 2), "rank 1");
+  EXPECT_EQ(channels_.name_of(kChannel, 1), "rank 1 of the world");
+  EXPECT_EQ(channels_.name_of(8, 2), "rank 2");
   EXPECT_TRUE(matcher_.gone(kChannel, 2).ok());
   EXPECT_TRUE(post(1, 2).empty());
   EXPECT_TRUE(post(2, 2, 1, 0, 8).empty());
@@ -119,8 +119,8 @@ TEST_F(MatcherTest, ChannelNamesRanks) {
   EXPECT_EQ(actions[0].status.message(), "rank 1 is gone");
   EXPECT_EQ(actions[1].status.message(), "rank 2 is gone");
   Matcher::Actions none;
-  matcher_.forget(kChannel, none);
-  EXPECT_EQ(matcher_.name_of(kChannel, 2), "rank 2");
+  forget(kChannel, none);
+  EXPECT_EQ(channels_.name_of(kChannel, 2), "rank 2");
 }
 
 }  // namespace

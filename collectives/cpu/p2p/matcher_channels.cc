@@ -1,10 +1,10 @@
-// The part of Matcher that ends channels, and ranks.
+// The part of Matcher that ends channels and ranks.
 
 #include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "gradwire/collectives/cpu/mesh/matcher.h"
+#include "gradwire/collectives/cpu/p2p/matcher.h"
 
 namespace gradwire::collectives::cpu {
 
@@ -22,7 +22,7 @@ void Matcher::lost(int src, const absl::Status& reason, Actions& actions) {
   std::vector<uint64_t> failed;
   for (const auto& [receive, entry] : receives_) {
     const int awaited = entry.message != 0 ? entry.src : std::get<2>(entry.key);
-    if (awaited == src || (awaited == kAny && alone)) failed.push_back(receive);
+    if (awaited == src || (awaited == kAnyRank && alone)) failed.push_back(receive);
   }
   std::sort(failed.begin(), failed.end());
   for (const uint64_t receive : failed) {
@@ -33,48 +33,11 @@ void Matcher::lost(int src, const absl::Status& reason, Actions& actions) {
   }
 }
 
-absl::Status Matcher::state(uint64_t channel) const {
-  auto found = aborted_.find(channel);
-  return found == aborted_.end() ? absl::OkStatus() : found->second;
-}
-
-void Matcher::abort(uint64_t channel, const absl::Status& reason, Actions& actions) {
-  if (!aborted_.emplace(channel, reason).second) return;
-  clear(channel, reason, actions);
-}
-
-void Matcher::forget(uint64_t channel, Actions& actions) {
-  // One for all channels: thousands of them are kept.
-  static const auto* const reason =
-      new absl::Status(absl::CancelledError("the channel is not used any more"));
-  clear(channel, *reason, actions);
-  names_.erase(channel);
-  absl::Status& state = aborted_[channel];
-  // Forgotten before.
-  if (state == *reason) return;
-  state = *reason;
-  forgotten_.push_back(channel);
-  if (forgotten_.size() <= kMostForgotten) return;
-  aborted_.erase(forgotten_.front());
-  forgotten_.pop_front();
-}
-
-void Matcher::name_ranks(uint64_t channel, absl::flat_hash_map<int, int> names) {
-  names_.insert_or_assign(channel, std::move(names));
-}
-
-std::string Matcher::name_of(uint64_t channel, int rank) const {
-  const auto channels = names_.find(channel);
-  if (channels == names_.end()) return absl::StrCat("rank ", rank);
-  const auto found = channels->second.find(rank);
-  return found == channels->second.end() ? absl::StrCat("rank ", rank, " of the world")
-                                         : absl::StrCat("rank ", found->second);
-}
-
 absl::Status Matcher::gone(uint64_t channel, int rank) const {
   const Peer& other = peers_[static_cast<std::size_t>(rank)];
   if (!other.lost) return absl::OkStatus();
-  return absl::Status(other.reason.code(), absl::StrCat(name_of(channel, rank), " ", other.reason.message()));
+  return absl::Status(other.reason.code(),
+                      absl::StrCat(channels_.name_of(channel, rank), " ", other.reason.message()));
 }
 
 void Matcher::clear(uint64_t channel, const absl::Status& reason, Actions& actions) {
@@ -97,7 +60,7 @@ void Matcher::clear(uint64_t channel, const absl::Status& reason, Actions& actio
         return_credit(src, arrived.size, actions);
       } else if (announced_.erase({src, arrived.message}) > 0) {
         --peer(src).announced;
-        actions.push_back({.kind = Kind::kRefuse, .src = src, .message = arrived.message, .status = reason});
+        actions.push_back({.kind = Kind::kNack, .src = src, .message = arrived.message, .status = reason});
       }
     }
     return true;
