@@ -8,8 +8,9 @@
 #include "absl/status/statusor.h"
 #include "gradwire/base/error.h"
 #include "gradwire/codec/codec.h"
-#include "gradwire/codec/incoming_payload.h"
+#include "gradwire/codec/encoder.h"
 #include "gradwire/codec/tensor_set.h"
+#include "gradwire/transport/message.h"
 
 namespace gradwire::rpc {
 

@@ -5,7 +5,10 @@
 
 #include "absl/status/statusor.h"
 #include "gradwire/proto/value.pb.h"
-#include "gradwire/transport/message.h"
+
+namespace gradwire::transport {
+class Buffer;
+}
 
 namespace gradwire::rpc {
 

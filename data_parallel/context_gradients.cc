@@ -11,6 +11,7 @@
 #include "gradwire/base/mutex.h"
 #include "gradwire/data_parallel/gradient_sink.h"
 #include "gradwire/rpc/agent.h"
+#include "gradwire/rpc/agent/agent_services.h"
 
 namespace gradwire::autograd {
 namespace {
@@ -44,7 +45,7 @@ std::unique_ptr<collectives::GradientSink> find_context() {
   const std::shared_ptr<const ActiveContext> active = current_context();
   if (active == nullptr) return nullptr;
   const std::shared_ptr<rpc::Agent> agent = rpc::Agent::current();
-  if (agent == nullptr || agent->self().incarnation != active->self) {
+  if (agent == nullptr || agent->services().self().incarnation != active->self) {
     throw Error(absl::FailedPreconditionError(
         absl::StrCat("the autograd context ", rpc::to_string(active->id),
                      " belongs to another agent than the one that this thread works for: AgentGuard")));

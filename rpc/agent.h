@@ -9,17 +9,19 @@
 
 #include "absl/time/time.h"
 #include "gradwire/base/future.h"
-#include "gradwire/rpc/agent/agent_services.h"
-#include "gradwire/rpc/agent/runtime.h"
 #include "gradwire/rpc/constructor.h"
 #include "gradwire/rpc/destination.h"
-#include "gradwire/rpc/link/agent_tables.h"
 #include "gradwire/rpc/options.h"
 #include "gradwire/rpc/worker.h"
-#include "gradwire/rpc/worker_state.h"
 
 namespace gradwire::rpc {
 
+class AgentImpl;
+class AgentServices;
+class Caller;
+class RRefService;
+struct AgentStatistics;
+struct AgentTables;
 template <class T>
 class RRef;
 struct Op;
@@ -27,7 +29,7 @@ struct Script;
 
 // A worker: calls others, serves their calls, owns objects. Several live in one process. Thread-safe. Owned
 // by shared_ptr; shut down by its last owner if shutdown() was not called (not gracefully).
-class Agent final : public std::enable_shared_from_this<Agent>, public AgentServices {
+class Agent final : public std::enable_shared_from_this<Agent> {
  public:
   // Joins the group and returns when all `world_size` workers have. `rank` becomes the id; -1 and -1: from
   // the environment or assigned, as the init method does. `world_size` 0: an open group, which workers join and leave as
@@ -46,7 +48,7 @@ class Agent final : public std::enable_shared_from_this<Agent>, public AgentServ
   // The same, but nullptr.
   static std::shared_ptr<Agent> current_or_null();
 
-  WorkerInfo get_worker_info() const { return self().info(); }  // This worker.
+  WorkerInfo get_worker_info() const;  // This worker.
   // NotFound lists the names there are.
   WorkerInfo get_worker_info(const std::string& name) const;
   std::vector<WorkerInfo> get_worker_infos() const;  // As rpc::get_worker_infos.
@@ -79,12 +81,27 @@ class Agent final : public std::enable_shared_from_this<Agent>, public AgentServ
   template <class T, class C, class... A>
   Future<T> rpc_async(const Destination& to, const C& callee, A&&... arguments);  // As rpc::rpc_async.
 
-  AgentStatistics statistics() const;  // Counters of this moment; they are read one by one.
-  AgentTables tables() const;          // Sizes of all tables, for tests and for looking for leaks.
+  // Counters of this moment, which are read one by one (rpc/agent_statistics.h).
+  AgentStatistics statistics() const;
+  // Sizes of all tables, for tests and for finding leaks (rpc/link/agent_tables.h).
+  AgentTables tables() const;
+
+  // The rest is for the templates that make calls and for the layers above.
+
+  // What the layers above use of an agent (rpc/agent/agent_services.h).
+  AgentServices& services() const;
+  // The calls that this worker makes.
+  Caller& caller() const;
+  // The references that this worker owns and holds.
+  RRefService& rrefs() const;
+  // Where handlers and continuations run.
+  std::shared_ptr<Executor> executor() const;
 
  private:
   Agent();
-  std::weak_ptr<Agent> weak_agent() final { return weak_from_this(); }
+  AgentImpl& impl() const;
+
+  std::unique_ptr<AgentServices> services_;
 };
 
 // Runs a scope as if within `agent`: current() returns it there. For tests and programs with several agents.

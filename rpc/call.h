@@ -150,23 +150,18 @@ Future<T> RRef<T>::to_here_async() const {
   std::shared_ptr<Agent> agent = agent_or_throw();
   if (is_owner()) {
     Promise<T> promise(agent->executor());
-    agent->rrefs().find(handle_->rref(), deadline(*agent),
-                        [promise](absl::StatusOr<RRefService::Owned> owned) {
-                          if (!owned.ok()) {
-                            promise.set_error(owned.status());
-                            return;
-                          }
-                          absl::StatusOr<std::shared_ptr<T>> value = owned->template as<T>();
-                          if (!value.ok()) {
-                            promise.set_error(value.status());
-                            return;
-                          }
-                          try {
-                            promise.set_value(std::as_const(**value));
-                          } catch (...) {
-                            promise.set_error(status_from_exception(std::current_exception()));
-                          }
-                        });
+    rref_internal::find(*agent, *handle_, timeout_, [promise](absl::StatusOr<OwnedValue> owned) {
+      absl::StatusOr<std::shared_ptr<T>> value = rref_internal::value_as<T>(owned);
+      if (!value.ok()) {
+        promise.set_error(value.status());
+        return;
+      }
+      try {
+        promise.set_value(std::as_const(**value));
+      } catch (...) {
+        promise.set_error(status_from_exception(std::current_exception()));
+      }
+    });
     return promise.future();
   }
   OutgoingCall call(agent->caller(), destination(), "to_here");

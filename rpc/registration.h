@@ -4,7 +4,6 @@
 #include <type_traits>
 #include <utility>
 
-#include "gradwire/base/stable_hash.h"
 #include "gradwire/codec/type_name.h"
 #include "gradwire/rpc/callee/registry.h"
 #include "gradwire/rpc/callee/serve.h"
@@ -30,7 +29,7 @@
 //   GRADWIRE_RPC_SERIAL_CLASS(Counter)
 //
 //   // Running it twice does no more than running it once: its calls survive a broken connection
-//   // (rpc/retry_options.h), at the price that large arguments and results are copied unless they are given away:
+//   // (rpc/options.h), at the price that large arguments and results are copied unless they are given away:
 //   GRADWIRE_RPC_IDEMPOTENT(scale)
 //   GRADWIRE_RPC_IDEMPOTENT_AS("norm_p", static_cast<double (*)(const at::Tensor&, double)>(&norm))
 //   GRADWIRE_RPC_IDEMPOTENT_METHOD(ParameterServer, pull)
@@ -92,7 +91,6 @@ const Callee* function_entry(std::string name = cpp_function_name<F>(), bool ide
   Callee callee;
   callee.name = std::move(name);
   callee.signature = Traits::signature();
-  callee.signature_hash = stable_hash(callee.signature);
   callee.serve = &serve_internal::serve<F>;
   callee.idempotent = idempotent;
   if constexpr (Traits::kIsMethod) {
@@ -136,7 +134,6 @@ const Callee* class_entry(bool serial) {
   callee.kind = CalleeKind::kConstructor;
   callee.name = cpp_type_name<T>();
   callee.signature = serve_internal::constructor_signature<A...>();
-  callee.signature_hash = stable_hash(callee.signature);
   callee.serve = &serve_internal::construct<T, A...>;
   callee_of_class<T> = Registry::instance().add(std::move(callee));
   return callee_of_class<T>;

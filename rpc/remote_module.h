@@ -109,7 +109,7 @@ class RemoteModule {
  private:
   template <auto F, class... A>
   auto call(A&&... arguments) const {
-    std::shared_ptr<Agent> agent = module_.handle()->service()->agent();
+    std::shared_ptr<Agent> agent = module_.handle()->agent();
     return agent->template rpc_sync<F>(module_.owner(), module_, std::forward<A>(arguments)...);
   }
 

@@ -1,19 +1,71 @@
 #pragma once
 
+#include <concepts>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
+#include <typeinfo>
 #include <utility>
 
+#include "absl/functional/any_invocable.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "gradwire/base/future.h"
 #include "gradwire/codec/codec.h"
 #include "gradwire/rpc/agent.h"
 #include "gradwire/rpc/callee/type_ops.h"
 #include "gradwire/rpc/rref/handle.h"
-#include "gradwire/rpc/rref/rref_backward.h"
-#include "gradwire/rpc/rref/service.h"
+
+namespace at {
+class Tensor;
+}
 
 namespace gradwire::rpc {
+
+template <class T>
+class RRef;
+
+// How RRef::backward() reaches //autograd, a layer above.
+using RRefBackward = void (*)(const RRef<at::Tensor>& reference, int64_t context, bool retain_graph);
+// Called by //autograd during static initialisation.
+void set_rref_backward(RRefBackward backward);
+
+namespace rref_internal {
+
+// Throws FailedPrecondition in a program without //autograd.
+RRefBackward rref_backward();
+
+template <class C>
+int64_t context_id(const C& context) {
+  if constexpr (std::integral<C>) {
+    return static_cast<int64_t>(context);
+  } else {
+    return context.id();
+  }
+}
+
+// A handle on a value that `agent` owns from now on.
+std::shared_ptr<RRefHandle> own(Agent& agent, std::shared_ptr<void> value, const TypeOps* type);
+// Calls `found` with the value behind a handle of `agent`, which owns it, when it is there: at once, or later on the
+// thread that makes it. DeadlineExceeded when a call that takes `timeout` (none: the agent's rpc_timeout) would end.
+void find(Agent& agent, const RRefHandle& handle, const std::optional<absl::Duration>& timeout,
+          absl::AnyInvocable<void(absl::StatusOr<OwnedValue>)> found);
+// The agent of a handle. Throws FailedPrecondition for nullptr, and when the agent has been shut down.
+std::shared_ptr<Agent> agent_of(const RRefHandle* handle);
+// "local_value" was called on a worker that is not the owner.
+[[noreturn]] void throw_not_owner(const Agent& agent, const RRefHandle& handle);
+
+// InvalidArgument when the value is of another type, whatever the reference to it claimed.
+template <class T>
+absl::StatusOr<std::shared_ptr<T>> value_as(const absl::StatusOr<OwnedValue>& owned) {
+  if (!owned.ok()) return owned.status();
+  if (owned->type->id() == typeid(T)) return std::static_pointer_cast<T>(owned->value);
+  return absl::InvalidArgumentError(absl::StrCat("the value behind the RRef is a ", owned->type->name()));
+}
+
+}  // namespace rref_internal
 
 // A reference to a value of type T that lives on one worker, its owner. Copyable, thread-safe, sendable as an
 // argument or a result at any depth. The value lives as long as any reference to it, anywhere. Include
@@ -27,10 +79,10 @@ class RRef {
   // Refers to nothing; only assignment and destruction are of use.
   RRef() = default;
   // A value that the current agent owns.
-  explicit RRef(T value)
-      : RRef(Agent::current()->rrefs().own(std::make_shared<T>(std::move(value)), type_ops<T>())) {}
+  explicit RRef(T value) : RRef(*Agent::current(), std::make_shared<T>(std::move(value))) {}
   // For values that exist already, on `agent`.
-  RRef(Agent& agent, std::shared_ptr<T> value) : RRef(agent.rrefs().own(std::move(value), type_ops<T>())) {}
+  RRef(Agent& agent, std::shared_ptr<T> value)
+      : RRef(rref_internal::own(agent, std::move(value), type_ops<T>())) {}
   // For decoding: shares the reference that `handle` stands for.
   explicit RRef(std::shared_ptr<RRefHandle> handle) : handle_(std::move(handle)) {}
 
@@ -91,32 +143,18 @@ class RRef {
   // id). FailedPrecondition in a program without //autograd; else the errors of autograd::backward.
   template <class C>
   void backward(const C& context, bool retain_graph = false) const {
-    if (rref_backward() == nullptr) {
-      throw Error(absl::FailedPreconditionError("RRef::backward needs //autograd, which is not linked in"));
-    }
-    rref_backward()(*this, autograd_context_id(context), retain_graph);
+    rref_internal::rref_backward()(*this, rref_internal::context_id(context), retain_graph);
   }
 
   // For encoding: what all copies share. nullptr for an RRef that refers to nothing.
   const std::shared_ptr<RRefHandle>& handle() const { return handle_; }
 
  private:
-  std::shared_ptr<Agent> agent_or_throw() const {
-    std::shared_ptr<RRefService> service = handle_ == nullptr ? nullptr : handle_->service();
-    std::shared_ptr<Agent> agent = service == nullptr ? nullptr : service->agent();
-    if (agent == nullptr) {
-      throw Error(absl::FailedPreconditionError(handle_ == nullptr ? "the RRef is empty"
-                                                                   : "the RRef's agent has been shut down"));
-    }
-    return agent;
-  }
+  std::shared_ptr<Agent> agent_or_throw() const { return rref_internal::agent_of(handle_.get()); }
   Destination destination() const {
     Destination to = Destination::incarnation_of(handle_->owner());
     return timeout_ ? to.with_timeout(*timeout_) : to;
   }
-
-  // When a wait for the value ends, on Clock::system(): as a call's deadline.
-  absl::Time deadline(const Agent& agent) const { return agent.call_deadline(timeout_); }
 
   std::shared_ptr<RRefHandle> handle_;
   std::optional<absl::Duration> timeout_;
@@ -125,15 +163,10 @@ class RRef {
 template <class T>
 T& RRef<T>::local_value() const {
   std::shared_ptr<Agent> agent = agent_or_throw();
-  if (!is_owner()) {
-    throw Error(absl::FailedPreconditionError(absl::StrCat("local_value on worker \"", agent->self().name,
-                                                           "\" of an RRef that \"", owner_name(),
-                                                           "\" owns: use "
-                                                           "to_here, or call a method of it")));
-  }
+  if (!is_owner()) rref_internal::throw_not_owner(*agent, *handle_);
   Promise<std::shared_ptr<T>> promise(agent->executor());
-  agent->rrefs().find(handle_->rref(), deadline(*agent), [promise](absl::StatusOr<RRefService::Owned> owned) {
-    promise.set_result(owned.ok() ? owned->template as<T>() : owned.status());
+  rref_internal::find(*agent, *handle_, timeout_, [promise](absl::StatusOr<OwnedValue> owned) {
+    promise.set_result(rref_internal::value_as<T>(owned));
   });
   return *promise.future().wait();
 }

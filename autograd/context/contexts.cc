@@ -9,7 +9,8 @@
 
 namespace gradwire::autograd {
 
-Contexts::Contexts(rpc::Agent& agent, Listener released) : agent_(agent), released_(std::move(released)) {}
+Contexts::Contexts(rpc::AgentServices& agent, Listener released)
+    : agent_(agent), released_(std::move(released)) {}
 
 std::shared_ptr<ContextState> Contexts::add_locked(const rpc::Id& context) {
   auto state = std::make_shared<ContextState>(context, agent_.self().incarnation, unjoined_gradients_);

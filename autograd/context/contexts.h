@@ -13,7 +13,7 @@
 #include "gradwire/autograd/context/context_table.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/codec/id.h"
-#include "gradwire/rpc/agent.h"
+#include "gradwire/rpc/agent/agent_services.h"
 
 namespace gradwire::autograd {
 
@@ -23,7 +23,7 @@ class Contexts {
   // Told of each release, after the context is out of reach and without locks held.
   using Listener = std::function<void(const std::shared_ptr<ContextState>&)>;
 
-  Contexts(rpc::Agent& agent, Listener released);
+  Contexts(rpc::AgentServices& agent, Listener released);
 
   // A new context of this worker.
   std::shared_ptr<ContextState> open();
@@ -73,7 +73,7 @@ class Contexts {
   void finish(Gone gone, uint64_t low, const rpc::Id& said, uint64_t from);
   std::shared_ptr<ContextState> add_locked(const rpc::Id& context) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  rpc::Agent& agent_;
+  rpc::AgentServices& agent_;
   const Listener released_;
   // Shared with the calls under way, which may outlive this.
   const std::shared_ptr<std::atomic<std::size_t>> cleanups_ = std::make_shared<std::atomic<std::size_t>>(0);

@@ -14,7 +14,7 @@ namespace gradwire::autograd {
 class GraphPlanter : public rpc::GraphHook {
  public:
   // `agent`, `contexts` and `gate` outlive it.
-  GraphPlanter(rpc::Agent& agent, Contexts& contexts, Gate& gate)
+  GraphPlanter(rpc::AgentServices& agent, Contexts& contexts, Gate& gate)
       : agent_(agent), contexts_(contexts), gate_(gate) {}
 
   absl::Status outgoing_request(const rpc::Worker& to, rpc::TensorSet* tensors,
@@ -38,7 +38,7 @@ class GraphPlanter : public rpc::GraphHook {
   absl::Status plant(const rpc::Worker& from, const ContextState& context, rpc::TensorSet* tensors,
                      const proto::Payload& payload) const;
 
-  rpc::Agent& agent_;
+  rpc::AgentServices& agent_;
   Contexts& contexts_;
   Gate& gate_;
 };

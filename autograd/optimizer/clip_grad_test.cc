@@ -10,6 +10,7 @@
 
 #include "gmock/gmock.h"
 #include "gradwire/autograd/optimizer/optimizer_test_util.h"
+#include "gradwire/rpc/agent_statistics.h"
 #include "gtest/gtest.h"
 
 namespace gradwire::autograd {

@@ -19,6 +19,7 @@
 #include "gradwire/base/mutex.h"
 #include "gradwire/base/testing/status_of.h"
 #include "gradwire/codec/torch/tensor_codec.h"
+#include "gradwire/rpc/agent/agent_services.h"
 #include "gradwire/rpc/call.h"
 #include "gradwire/rpc/testing/group.h"
 #include "gtest/gtest.h"
@@ -76,7 +77,7 @@ Servers* servers = nullptr;
 
 RRef<Server> server_here(const Tensor& initial) {
   MutexLock lock(servers->mutex);
-  auto [found, is_new] = servers->by_worker.try_emplace(Agent::current()->self().name);
+  auto [found, is_new] = servers->by_worker.try_emplace(Agent::current()->services().self().name);
   if (is_new) found->second = RRef<Server>(Server(initial));
   return found->second;
 }

@@ -15,6 +15,7 @@
 #include "gradwire/codec/codec_containers.h"
 #include "gradwire/codec/tensor_set.h"
 #include "gradwire/codec/torch/tensor_codec.h"
+#include "gradwire/transport/message.h"
 
 namespace gradwire::autograd {
 namespace {

@@ -13,6 +13,7 @@
 #include "gradwire/base/clock.h"
 #include "gradwire/base/error.h"
 #include "gradwire/codec/torch/tensor_codec.h"
+#include "gradwire/rpc/agent/agent_services.h"
 #include "gradwire/rpc/call.h"
 #include "gradwire/rpc/call_context.h"
 #include "gradwire/rpc/caller/answer_by.h"
@@ -151,7 +152,7 @@ rpc::RRef<OptimizerShard> OptimizerShard::make(const std::vector<Group>& groups,
     refuse("with other options");
   }
   if (auto call = rpc::CallContext::current()) {
-    if (auto trainer = agent->find_worker(call->caller()); trainer.ok()) {
+    if (auto trainer = agent->services().find_worker(call->caller()); trainer.ok()) {
       shard->round_->add_trainer(trainer->incarnation);
     }
   }
@@ -187,8 +188,9 @@ Future<OptimizerShard::Missing> OptimizerShard::step(uint64_t origin, uint64_t c
   if (settings_.consistency == Consistency::kSync) {
     // Made live if it has not been here: then it has no gradients here, but its trainer counts.
     const auto call = rpc::CallContext::current();
-    const rpc::Worker trainer =
-        call == nullptr ? agent->self() : value_or_throw(agent->find_worker(call->caller()));
+    const rpc::Worker trainer = call == nullptr
+                                    ? agent->services().self()
+                                    : value_or_throw(agent->services().find_worker(call->caller()));
     const auto context = value_or_throw(engine.contexts().enter(id, trainer.incarnation));
     round_->deposit({id, trainer, gradients_of(*context), rates, std::move(done)}, call_deadline(),
                     [&](const Tensors& averages, const Rates& latest) -> absl::StatusOr<Missing> {
@@ -292,7 +294,7 @@ absl::Status OptimizerShard::explain_wait(const absl::Status& status, const rpc:
   absl::btree_set<std::string> trainers;
   for (const rpc::Id& other : gate.forwarding_contexts()) {
     if (other == context) continue;
-    const absl::StatusOr<rpc::Worker> trainer = agent.find_worker_by_incarnation(other.origin);
+    const absl::StatusOr<rpc::Worker> trainer = agent.services().find_worker_by_incarnation(other.origin);
     trainers.insert(trainer.ok() ? absl::StrCat("\"", trainer->name, "\"") : "an unknown worker");
   }
   if (trainers.empty()) return status;

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "gradwire/base/error.h"
+#include "gradwire/rpc/agent/agent_services.h"
 #include "gradwire/rpc/caller/answer_by.h"
 
 namespace gradwire::autograd {
@@ -41,7 +42,8 @@ void SyncRound::deposit(Deposit own, absl::Time deadline, Step step) {
     if (static_cast<int64_t>(deposits_.size()) >= trainers_expected_) round.swap(deposits_);
   }
   if (round.empty()) {
-    return schedule(context, rpc::answer_by(agent->timers().clock().now(), deadline), agent->timers());
+    return schedule(context, rpc::answer_by(agent->services().timers().clock().now(), deadline),
+                    agent->services().timers());
   }
   absl::StatusOr<Missing> missing;
   try {
@@ -55,7 +57,7 @@ void SyncRound::deposit(Deposit own, absl::Time deadline, Step step) {
     missing = with_context(status_from_exception(std::current_exception()), "averaging gradients");
   }
   for (Deposit& each : round) {
-    if (each.timer != 0) agent->timers().cancel(each.timer);
+    if (each.timer != 0) agent->services().timers().cancel(each.timer);
     each.done.set_result(missing);
   }
 }
@@ -105,7 +107,7 @@ void SyncRound::fail(const std::function<bool(const Deposit&)>& which, const abs
   }
   std::shared_ptr<rpc::Agent> agent = agent_.lock();
   for (Deposit& each : failed) {
-    if (each.timer != 0 && agent != nullptr) agent->timers().cancel(each.timer);
+    if (each.timer != 0 && agent != nullptr) agent->services().timers().cancel(each.timer);
     each.done.set_error(status);
   }
 }
@@ -129,7 +131,7 @@ std::string SyncRound::who_is_missing() {
   const std::shared_ptr<rpc::Agent> agent = agent_.lock();
   for (const uint64_t trainer : absent) {
     const auto worker = agent == nullptr ? absl::StatusOr<rpc::Worker>(absl::NotFoundError(""))
-                                         : agent->find_worker_by_incarnation(trainer);
+                                         : agent->services().find_worker_by_incarnation(trainer);
     if (worker.ok()) missing.insert(absl::StrCat("\"", worker->name, "\""));
   }
   std::string text = absl::StrCat("only ", absl::StrJoin(came, ", "), " came");

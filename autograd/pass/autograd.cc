@@ -19,6 +19,7 @@
 #include "gradwire/base/error.h"
 #include "gradwire/codec/torch/tensor_codec.h"
 #include "gradwire/rpc/agent.h"
+#include "gradwire/rpc/agent/agent_services.h"
 #include "gradwire/rpc/call.h"
 #include "gradwire/rpc/call_context.h"
 #include "gradwire/rpc/registration.h"
@@ -41,7 +42,7 @@ void take_inputs(const std::string& header, const std::vector<rpc::RRef<at::Tens
   const std::shared_ptr<rpc::Agent> agent = rpc::Agent::current();
   Engine& engine = *value_or_throw(Engine::of(*agent));
   const auto call = rpc::CallContext::current();
-  const uint64_t root = value_or_throw(agent->find_worker(call->caller())).incarnation;
+  const uint64_t root = value_or_throw(agent->services().find_worker(call->caller())).incarnation;
   const std::shared_ptr<Pass> pass = value_or_throw(engine.passes().join(parsed, root, call->deadline()));
   std::vector<at::Tensor> inputs;
   for (const auto& reference : references) inputs.push_back(reference.local_value());
@@ -103,9 +104,8 @@ absl::Status check_roots(const std::vector<at::Tensor>& roots, const BackwardOpt
 }
 
 // Tells the owners of the inputs elsewhere, before anything is marked.
-void hold_inputs(Engine& engine, const ContextState& context, Pass& pass, const std::vector<Input>& inputs,
+void hold_inputs(rpc::Agent& agent, const ContextState& context, Pass& pass, const std::vector<Input>& inputs,
                  absl::Time deadline) {
-  rpc::Agent& agent = engine.agent();
   ParameterRefs references;
   for (const Input& input : inputs) {
     if (input.reference()) references.push_back(*input.reference());
@@ -182,7 +182,7 @@ void run_pass(const ContextRef& context, const std::vector<at::Tensor>& roots, c
   pass->gradients().keep_apart(apart);
   try {
     if (status.ok() && inputs.size() < options.inputs.size()) {
-      hold_inputs(engine, *state, *pass, options.inputs, deadline);
+      hold_inputs(*agent, *state, *pass, options.inputs, deadline);
     }
   } catch (const Error& error) {
     status = error.status();

@@ -5,12 +5,13 @@
 #include "absl/strings/str_cat.h"
 #include "gradwire/autograd/context/services.h"
 #include "gradwire/base/error.h"
+#include "gradwire/rpc/agent/agent_services.h"
 
 namespace gradwire::autograd {
 namespace {
 
 [[maybe_unused]] const bool registered = [] {
-  rpc::register_extension([](rpc::Agent& agent) -> std::unique_ptr<rpc::AgentExtension> {
+  rpc::register_extension([](rpc::AgentServices& agent) -> std::unique_ptr<rpc::AgentExtension> {
     return std::make_unique<Engine>(agent);
   });
   return true;
@@ -18,7 +19,7 @@ namespace {
 
 }  // namespace
 
-Engine::Engine(rpc::Agent& agent)
+Engine::Engine(rpc::AgentServices& agent)
     : agent_(agent),
       gate_(std::make_shared<Gate>([&agent]() -> TimerQueue& { return agent.timers(); })),
       contexts_(agent, [this](const std::shared_ptr<ContextState>& context) { released(context); }),
@@ -29,9 +30,9 @@ Engine::Engine(rpc::Agent& agent)
 Engine::~Engine() = default;
 
 absl::StatusOr<Engine*> Engine::of(const rpc::Agent& agent) {
-  if (Engine* engine = agent.extension<Engine>()) return engine;
+  if (Engine* engine = agent.services().extension<Engine>()) return engine;
   return absl::FailedPreconditionError(
-      absl::StrCat("the agent \"", agent.self().name, "\" started before //autograd was loaded"));
+      absl::StrCat("the agent \"", agent.get_worker_info().name, "\" started before //autograd was loaded"));
 }
 
 void Engine::watch(const std::weak_ptr<Watcher>& watcher) {

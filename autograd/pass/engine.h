@@ -19,13 +19,12 @@ namespace gradwire::autograd {
 // The autograd part of one agent. Thread-safe; owned by the agent.
 class Engine : public rpc::AgentExtension {
  public:
-  explicit Engine(rpc::Agent& agent);
+  explicit Engine(rpc::AgentServices& agent);
   ~Engine() override;
 
   // The agent's engine. FailedPrecondition when it started before //autograd was linked in (a plugin).
   static absl::StatusOr<Engine*> of(const rpc::Agent& agent);
 
-  rpc::Agent& agent() { return agent_; }
   Contexts& contexts() { return contexts_; }
   Gate& gate() { return *gate_; }
   PassTable& passes() { return passes_; }
@@ -57,7 +56,7 @@ class Engine : public rpc::AgentExtension {
   void released(const std::shared_ptr<ContextState>& context);
   std::vector<std::shared_ptr<Watcher>> watchers();
 
-  rpc::Agent& agent_;
+  rpc::AgentServices& agent_;
   const std::shared_ptr<Gate> gate_;
   Contexts contexts_;
   GraphPlanter planter_;

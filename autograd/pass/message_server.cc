@@ -7,6 +7,7 @@
 #include "gradwire/codec/codec_containers.h"
 #include "gradwire/codec/torch/torch_tensors.h"
 #include "gradwire/proto/autograd.pb.h"
+#include "gradwire/rpc/agent.h"
 
 namespace gradwire::autograd {
 
@@ -81,7 +82,7 @@ void MessageServer::run(const rpc::ServiceCall& call, const std::shared_ptr<Pass
   if (pass->part().root().hand_over(arrived)) return;
   // Dropped when the agent is gone, and answered by that.
   agent_.executor()->post_clean(
-      [agent = agent_.weak_from_this(), pass, arrived = std::move(arrived)]() mutable {
+      [agent = agent_.weak_agent(), pass, arrived = std::move(arrived)]() mutable {
         rpc::AgentGuard guard(agent.lock());
         pass->run(std::move(arrived));
       },

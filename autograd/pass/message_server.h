@@ -11,7 +11,7 @@ namespace gradwire::autograd {
 // Serves the messages of proto/autograd.proto that come to one agent. Thread-safe. Its arguments outlive it.
 class MessageServer {
  public:
-  MessageServer(rpc::Agent& agent, Contexts& contexts, PassTable& passes, GraphPlanter& planter)
+  MessageServer(rpc::AgentServices& agent, Contexts& contexts, PassTable& passes, GraphPlanter& planter)
       : agent_(agent), contexts_(contexts), passes_(passes), planter_(planter) {}
 
   void serve(const rpc::ServiceCall& call);
@@ -25,7 +25,7 @@ class MessageServer {
   void with_pass(const rpc::ServiceCall& call, Use use) const;
   void run(const rpc::ServiceCall& call, const std::shared_ptr<Pass>& pass, proto::Run message);
 
-  rpc::Agent& agent_;
+  rpc::AgentServices& agent_;
   Contexts& contexts_;
   PassTable& passes_;
   GraphPlanter& planter_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "gradwire/autograd/pass/engine.h"
+#include "gradwire/rpc/agent/agent_services.h"
 
 namespace gradwire::autograd {
 
@@ -38,7 +39,7 @@ std::shared_ptr<ContextState> live_context(const rpc::Agent& agent, const Contex
 void tell_of_end(const rpc::Agent& agent, const rpc::Id& context, const std::vector<ParameterOwner>& owners) {
   Engine& engine = *value_or_throw(Engine::of(agent));
   for (const ParameterOwner& owner : owners) {
-    engine.contexts().touch(context, value_or_throw(agent.find_worker(owner.worker)).incarnation);
+    engine.contexts().touch(context, value_or_throw(agent.services().find_worker(owner.worker)).incarnation);
   }
 }
 

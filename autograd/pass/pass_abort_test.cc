@@ -15,6 +15,7 @@
 #include "gradwire/codec/codec_containers.h"
 #include "gradwire/codec/torch/tensor_codec.h"
 #include "gradwire/proto/autograd.pb.h"
+#include "gradwire/rpc/agent/agent_services.h"
 #include "gradwire/rpc/call.h"
 #include "gradwire/rpc/testing/group.h"
 #include "gtest/gtest.h"
@@ -236,7 +237,7 @@ TEST_F(PassAbort, StrangerCannotEndAnothersContext) {
     rpc::to_proto(context, *cleanup.mutable_context());
     cleanup.set_low(low);
     return group_[2]
-        ->call_service(group_[at]->self(), kCleanupService, cleanup.SerializeAsString(), nullptr,
+        ->services().call_service(group_[at]->services().self(), kCleanupService, cleanup.SerializeAsString(), nullptr,
                        {.deadline = absl::Now() + absl::Seconds(60)})
         .result()
         .status();
@@ -272,13 +273,13 @@ TEST_F(PassAbort, ForgedPassesOfALiveContextAreBounded) {
     for (uint64_t counter = 1; counter <= 1000; ++counter) {
       proto::Mark mark;
       rpc::to_proto(context.full_id(), *mark.mutable_pass()->mutable_context());
-      rpc::to_proto(rpc::Id{group_[2]->self().incarnation, (uint64_t{1} << 40) + counter},
+      rpc::to_proto(rpc::Id{group_[2]->services().self().incarnation, (uint64_t{1} << 40) + counter},
                     *mark.mutable_pass()->mutable_pass());
       mark.set_number(1);
       // A message that was never sent: the pass fails, and is remembered.
       mark.add_marked()->set_message(1'000'000);
       group_[2]
-          ->call_service(group_[1]->self(), kMarkService, mark.SerializeAsString(), nullptr,
+          ->services().call_service(group_[1]->services().self(), kMarkService, mark.SerializeAsString(), nullptr,
                          {.deadline = absl::Now() + absl::Seconds(60)})
           .result()
           .IgnoreError();
@@ -302,15 +303,15 @@ TEST_F(PassAbort, PlanWithoutATensorOfTheReceiverIsMalformed) {
       proto::Finish finish;
       proto::Pass& pass = *finish.mutable_pass();
       rpc::to_proto(context.full_id(), *pass.mutable_context());
-      rpc::to_proto(rpc::Id{group_[2]->self().incarnation, ++counter}, *pass.mutable_pass());
+      rpc::to_proto(rpc::Id{group_[2]->services().self().incarnation, ++counter}, *pass.mutable_pass());
       pass.set_planned(true);
       for (uint32_t i = 0; i < tensors; ++i) {
         proto::SentTensors& sent = *pass.add_plan();
-        sent.set_sender(group_[0]->self().incarnation);
+        sent.set_sender(group_[0]->services().self().incarnation);
         sent.add_outputs(i);
       }
       const auto reply =
-          group_[2]->call_service(group_[1]->self(), kFinishService, finish.SerializeAsString(), nullptr,
+          group_[2]->services().call_service(group_[1]->services().self(), kFinishService, finish.SerializeAsString(), nullptr,
                                   {.deadline = absl::Now() + absl::Seconds(60)});
       ASSERT_TRUE(reply.result().ok()) << reply.result().status();
       proto::PassAnswer answer;
@@ -337,7 +338,7 @@ TEST_F(PassAbort, MessageOfAReleasedContextIsDroppedAndCounted) {
   }
   expect_nothing_left({0, 1});
   EXPECT_EQ(statistics(*group_[1]).late_messages, 0u);
-  const auto reply = group_[0]->call_service(group_[1]->self(), kMarkService, mark.SerializeAsString(),
+  const auto reply = group_[0]->services().call_service(group_[1]->services().self(), kMarkService, mark.SerializeAsString(),
                                              nullptr, {.deadline = absl::Now() + absl::Seconds(30)});
   EXPECT_EQ(reply.result().status().code(), absl::StatusCode::kNotFound) << reply.result().status();
   EXPECT_EQ(statistics(*group_[1]).late_messages, 1u);

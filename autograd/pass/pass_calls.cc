@@ -5,6 +5,7 @@
 #include "gradwire/base/clock.h"
 #include "gradwire/base/error.h"
 #include "gradwire/codec/codec_containers.h"
+#include "gradwire/rpc/agent/agent_services.h"
 
 namespace gradwire::autograd {
 namespace {
@@ -37,7 +38,7 @@ absl::Status PassCalls::agent_gone() { return absl::FailedPreconditionError("the
 absl::StatusOr<rpc::Worker> PassCalls::find(uint64_t incarnation) const {
   const std::shared_ptr<rpc::Agent> agent = agent_.lock();
   if (agent == nullptr) return agent_gone();
-  absl::StatusOr<rpc::Worker> worker = agent->find_worker_by_incarnation(incarnation);
+  absl::StatusOr<rpc::Worker> worker = agent->services().find_worker_by_incarnation(incarnation);
   if (worker.ok()) return worker;
   return absl::UnavailableError(absl::StrCat("a worker was lost: ", worker.status().message()));
 }
@@ -70,9 +71,9 @@ void PassCalls::send_abort(uint64_t incarnation, const absl::Status& reason) con
   proto::Abort abort;
   *abort.mutable_pass() = header_;
   rpc::status_to_proto(reason, *abort.mutable_reason());
-  agent
-      ->call_service(*to, kAbortService, abort.SerializeAsString(), nullptr,
-                     {.deadline = Clock::system().now() + kAbortTimeout, .repeat = true})
+  agent->services()
+      .call_service(*to, kAbortService, abort.SerializeAsString(), nullptr,
+                    {.deadline = Clock::system().now() + kAbortTimeout, .repeat = true})
       .on_ready_inline([](const auto&) {});
 }
 

@@ -14,6 +14,7 @@
 #include "gradwire/codec/id.h"
 #include "gradwire/proto/autograd.pb.h"
 #include "gradwire/rpc/agent.h"
+#include "gradwire/rpc/agent/agent_services.h"
 
 namespace gradwire::autograd {
 
@@ -57,9 +58,9 @@ class PassCalls {
                     std::unique_ptr<rpc::TensorSet> tensors, const char* what, Answered answered) const {
     const std::shared_ptr<rpc::Agent> agent = agent_.lock();
     if (agent == nullptr) return agent_gone();
-    agent
-        ->call_service(to, service, with_header(to.incarnation, message), std::move(tensors),
-                       {.deadline = deadline_, .repeat = true})
+    agent->services()
+        .call_service(to, service, with_header(to.incarnation, message), std::move(tensors),
+                      {.deadline = deadline_, .repeat = true})
         .on_ready_inline([what, name = to.name,
                           answered = std::move(answered)](const absl::StatusOr<rpc::ServiceReply>& reply) {
           answered(read_answer(reply, what, name));

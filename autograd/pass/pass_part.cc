@@ -6,6 +6,7 @@
 #include "gradwire/autograd/context/services.h"
 #include "gradwire/base/error.h"
 #include "gradwire/codec/codec_containers.h"
+#include "gradwire/rpc/agent/agent_services.h"
 
 namespace gradwire::autograd {
 namespace {
@@ -95,9 +96,10 @@ void PassPart::worker_lost(const rpc::Worker& worker, const absl::Status& reason
 void PassPart::notice_loss(uint64_t incarnation) {
   const std::shared_ptr<rpc::Agent> agent = calls_.agent();
   if (agent == nullptr || incarnation == calls_.self().incarnation) return;
-  absl::StatusOr<rpc::Worker> worker = agent->find_worker_by_incarnation(incarnation);
+  absl::StatusOr<rpc::Worker> worker = agent->services().find_worker_by_incarnation(incarnation);
   if (!worker.ok()) return abort(here(absl::UnavailableError(worker.status().message())));
-  if (absl::Status status = agent->worker_status(*worker); !status.ok()) worker_lost(*worker, status);
+  if (absl::Status status = agent->services().worker_status(*worker); !status.ok())
+    worker_lost(*worker, status);
 }
 
 void PassPart::notice_losses(uint64_t from) {

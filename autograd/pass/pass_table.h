@@ -16,7 +16,7 @@ namespace gradwire::autograd {
 class PassTable {
  public:
   // `agent` and `contexts` outlive it.
-  PassTable(rpc::Agent& agent, Contexts& contexts, const std::shared_ptr<Gate>& gate)
+  PassTable(rpc::AgentServices& agent, Contexts& contexts, const std::shared_ptr<Gate>& gate)
       : agent_(agent), contexts_(contexts), gate_(gate) {}
 
   // A pass of which this worker is the root.
@@ -39,7 +39,7 @@ class PassTable {
   static bool make_room(ContextState& context, std::shared_ptr<Pass>& forgotten)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(context.mutex);
 
-  rpc::Agent& agent_;
+  rpc::AgentServices& agent_;
   Contexts& contexts_;
   const std::weak_ptr<Gate> gate_;
 };

@@ -14,6 +14,7 @@
 #include "gradwire/codec/torch/tensor_reader.h"
 #include "gradwire/codec/torch/tensor_writer.h"
 #include "gradwire/codec/torch/torch_tensors.h"
+#include "gradwire/transport/message.h"
 
 namespace gradwire::rpc {
 namespace {

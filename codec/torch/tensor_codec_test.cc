@@ -12,6 +12,7 @@
 #include "gradwire/codec/codec_containers.h"
 #include "gradwire/codec/codec_test_util.h"
 #include "gradwire/codec/torch/torch_tensors.h"
+#include "gradwire/transport/message.h"
 #include "gtest/gtest.h"
 
 namespace gradwire::rpc {

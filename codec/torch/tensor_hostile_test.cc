@@ -11,6 +11,7 @@
 #include "gradwire/codec/codec_test_util.h"
 #include "gradwire/codec/torch/tensor_codec.h"
 #include "gradwire/codec/torch/torch_tensors.h"
+#include "gradwire/transport/message.h"
 #include "gtest/gtest.h"
 
 namespace gradwire::rpc {

@@ -9,7 +9,7 @@
 #include "absl/status/statusor.h"
 #include "gradwire/base/error.h"
 #include "gradwire/codec/codec.h"
-#include "gradwire/codec/incoming_payload.h"
+#include "gradwire/codec/encoder.h"
 
 namespace gradwire::collectives {
 

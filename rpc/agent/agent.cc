@@ -8,8 +8,11 @@
 #include "gradwire/base/process/crash_handler.h"
 #include "gradwire/base/threads/execution_state.h"
 #include "gradwire/rpc/agent/agent_impl.h"
+#include "gradwire/rpc/agent/agent_services.h"
 #include "gradwire/rpc/agent/current_agent.h"
 #include "gradwire/rpc/agent/global_agent.h"
+#include "gradwire/rpc/agent_statistics.h"
+#include "gradwire/rpc/link/agent_tables.h"
 #include "gradwire/rpc/link/link.h"
 
 namespace gradwire::rpc {
@@ -43,18 +46,19 @@ std::shared_ptr<Agent> Agent::start(const std::string& name, int rank, int world
                                     RpcBackendOptions options) {
   install_crash_handler();
   std::shared_ptr<Agent> agent(new Agent);
-  agent->impl_ = std::make_unique<AgentImpl>(*agent, std::move(options));
+  agent->services_ = std::make_unique<AgentServices>(agent, std::move(options));
+  AgentImpl& impl = agent->impl();
   for (ExtensionFactory factory : factories()) {
-    std::unique_ptr<AgentExtension> extension = factory(*agent);
-    if (GraphHook* hook = extension->graph_hook()) agent->impl_->runtime.graph_hook = hook;
-    agent->impl_->runtime.extensions.push_back(std::move(extension));
+    std::unique_ptr<AgentExtension> extension = factory(agent->services());
+    if (GraphHook* hook = extension->graph_hook()) impl.runtime.graph_hook = hook;
+    impl.runtime.extensions.push_back(std::move(extension));
   }
-  throw_if_error(agent->impl_->start(name, rank, world_size));
+  throw_if_error(impl.start(name, rank, world_size));
   // The agent's own threads hold it too while they work for it; its end must come on the thread of its owner,
   // who can wait for them.
   return std::shared_ptr<Agent>(agent.get(), [agent](Agent*) mutable {
     auto end = [agent = std::move(agent)]() mutable {
-      (void)agent->impl_->shut_down(false, absl::ZeroDuration());
+      (void)agent->impl().shut_down(false, absl::ZeroDuration());
       agent.reset();
     };
     if (Executor::current() != nullptr) {
@@ -82,64 +86,71 @@ std::shared_ptr<Agent> Agent::current() {
   return agent;
 }
 
+AgentImpl& Agent::impl() const { return services_->impl(); }
+AgentServices& Agent::services() const { return *services_; }
+Caller& Agent::caller() const { return *impl().caller; }
+RRefService& Agent::rrefs() const { return *impl().rrefs; }
+std::shared_ptr<Executor> Agent::executor() const { return impl().runtime.executor; }
+
+WorkerInfo Agent::get_worker_info() const { return impl().runtime.self.info(); }
+
 WorkerInfo Agent::get_worker_info(const std::string& name) const {
-  return value_or_throw(impl_->peers->find(name, -1))->worker.info();
+  return value_or_throw(impl().peers->find(name, -1))->worker.info();
 }
 
 std::vector<WorkerInfo> Agent::get_worker_infos() const {
   std::vector<WorkerInfo> infos;
   // An open group has no places that stay behind.
   const std::vector<Worker> workers =
-      impl_->membership->is_open() ? impl_->peers->live_workers() : impl_->peers->workers();
+      impl().membership->is_open() ? impl().peers->live_workers() : impl().peers->workers();
   for (const Worker& worker : workers) infos.push_back(worker.info());
   return infos;
 }
 
 WorkerState Agent::worker_state(const std::string& name) const {
-  return impl_->peers->state(*value_or_throw(impl_->peers->find(name, -1)));
+  return impl().peers->state(*value_or_throw(impl().peers->find(name, -1)));
 }
 
 std::shared_ptr<void> Agent::on_worker_change(
     std::function<void(const WorkerInfo& worker, WorkerState state)> callback) {
-  return impl_->membership->changes().subscribe(std::move(callback));
+  return impl().membership->changes().subscribe(std::move(callback));
 }
 
 WorkerInfo Agent::wait_for_worker(const std::string& name, absl::Duration timeout) {
-  return value_or_throw(impl_->membership->wait_for_worker(name, timeout));
+  return value_or_throw(impl().membership->wait_for_worker(name, timeout));
 }
 
 void Agent::shutdown(bool graceful, absl::Duration timeout) {
-  throw_if_error(impl_->shut_down(graceful, timeout));
+  throw_if_error(impl().shut_down(graceful, timeout));
 }
 
 AgentStatistics Agent::statistics() const {
   AgentStatistics statistics;
-  impl_->caller->count(statistics);
-  statistics.calls_served = impl_->server->calls().served();
-  statistics.bytes_sent = impl_->peers->bytes_sent();
-  statistics.bytes_received = impl_->peers->bytes_received();
+  impl().caller->count(statistics);
+  statistics.calls_served = impl().server->calls().served();
+  statistics.bytes_sent = impl().peers->bytes_sent();
+  statistics.bytes_received = impl().peers->bytes_received();
   return statistics;
 }
 
 AgentTables Agent::tables() const {
   AgentTables tables;
-  impl_->caller->count(tables);
-  impl_->server->calls().count(tables);
-  impl_->rrefs->count(tables);
-  impl_->peers->count(tables);
-  impl_->membership->count(tables);
+  impl().caller->count(tables);
+  impl().server->calls().count(tables);
+  impl().rrefs->count(tables);
+  impl().peers->count(tables);
+  impl().membership->count(tables);
   return tables;
 }
 
-AgentServices::AgentServices() = default;
+AgentServices::AgentServices(std::weak_ptr<Agent> agent, RpcBackendOptions options)
+    : agent_(std::move(agent)), impl_(std::make_unique<AgentImpl>(*this, std::move(options))) {}
 AgentServices::~AgentServices() = default;
 
 const Worker& AgentServices::self() const { return impl_->runtime.self; }
 Id AgentServices::next_id() { return impl_->runtime.next_id(); }
 const std::shared_ptr<ThreadPool>& AgentServices::executor() const { return impl_->runtime.executor; }
 TimerQueue& AgentServices::timers() const { return *impl_->runtime.timers; }
-Caller& AgentServices::caller() const { return *impl_->caller; }
-RRefService& AgentServices::rrefs() const { return *impl_->rrefs; }
 
 const std::vector<std::unique_ptr<AgentExtension>>& AgentServices::extensions() const {
   return impl_->runtime.extensions;

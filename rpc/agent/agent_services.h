@@ -14,13 +14,15 @@
 namespace gradwire::rpc {
 
 class AgentImpl;
-class Caller;
-class RRefService;
+struct RpcBackendOptions;
 
-// The half of an Agent that the layers above use: extensions, references, and the templates that make calls.
-// Thread-safe.
-class AgentServices : public ReferenceHost {
+// What the layers above use of an Agent, and its references do. Thread-safe.
+class AgentServices final : public ReferenceHost {
  public:
+  // Of `agent`, which owns it.
+  AgentServices(std::weak_ptr<Agent> agent, RpcBackendOptions options);
+  ~AgentServices();
+
   const Worker& self() const final;                           // This worker. Set before start() returns.
   Id next_id() final;                                         // A fresh id: unique over all workers.
   const std::shared_ptr<ThreadPool>& executor() const final;  // Where handlers and continuations run.
@@ -33,6 +35,7 @@ class AgentServices : public ReferenceHost {
   absl::Status worker_status(const Worker& worker) const final;
   // Another worker says that this incarnation is dead.
   void on_accused(uint64_t incarnation) final;
+  std::weak_ptr<Agent> weak_agent() final { return agent_; }
 
   // Sends a message to the counterpart of an extension. `tensors` (may be nullptr) are captured unless nobody
   // else holds them. Errors: Unavailable, DeadlineExceeded, Cancelled, FailedPrecondition after shutdown, or
@@ -46,8 +49,6 @@ class AgentServices : public ReferenceHost {
   // away. Connects if need be. Errors as a call's, and ResourceExhausted.
   absl::StatusOr<transport::Buffer> allocate_for(const Destination& to, std::size_t size);
 
-  Caller& caller() const;      // The calls that this worker makes.
-  RRefService& rrefs() const;  // The references that this worker owns and holds.
   // This agent's extension of type E, or nullptr.
   template <class E>
   E* extension() const {
@@ -57,14 +58,14 @@ class AgentServices : public ReferenceHost {
     return nullptr;
   }
 
- protected:
-  AgentServices();
-  ~AgentServices();
-
-  std::unique_ptr<AgentImpl> impl_;
+  // For the agent itself.
+  AgentImpl& impl() const { return *impl_; }
 
  private:
   const std::vector<std::unique_ptr<AgentExtension>>& extensions() const;
+
+  const std::weak_ptr<Agent> agent_;
+  const std::unique_ptr<AgentImpl> impl_;
 };
 
 }  // namespace gradwire::rpc

@@ -13,7 +13,7 @@
 
 namespace gradwire::rpc {
 
-class Agent;
+class AgentServices;
 
 // The answer to a service call.
 struct ServiceReply {
@@ -100,7 +100,7 @@ class AgentExtension {
 };
 
 // Called during static initialisation; every agent that starts afterwards makes one.
-using ExtensionFactory = std::unique_ptr<AgentExtension> (*)(Agent& agent);
+using ExtensionFactory = std::unique_ptr<AgentExtension> (*)(AgentServices& agent);
 void register_extension(ExtensionFactory factory);
 
 }  // namespace gradwire::rpc

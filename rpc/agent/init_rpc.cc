@@ -1,3 +1,4 @@
+#include "gradwire/rpc/agent/agent_services.h"
 #include "gradwire/rpc/init_rpc.h"
 
 #include <unistd.h>
@@ -44,7 +45,7 @@ void note_missing_shutdown(int exit_code, void*) {
   const std::shared_ptr<Agent> agent = global_agent();
   if (agent == nullptr) return;
   const std::string text =
-      absl::StrCat("worker \"", agent->self().name,
+      absl::StrCat("worker \"", agent->get_worker_info().name,
                    "\" ended without rpc::shutdown(): the other workers take it for dead; call "
                    "shutdown() before main() returns");
   log(LogLevel::kWarning, text);
@@ -84,7 +85,7 @@ void init_rpc(const std::string& name, int rank, int world_size, RpcBackendOptio
   }
   if (std::shared_ptr<Agent> agent = global_agent()) {
     throw Error(absl::FailedPreconditionError(
-        absl::StrCat("init_rpc(\"", name, "\"): this process is worker \"", agent->self().name,
+        absl::StrCat("init_rpc(\"", name, "\"): this process is worker \"", agent->get_worker_info().name,
                      "\" already; call shutdown first, or use Agent::start for several")));
   }
   watch_for_missing_shutdown();

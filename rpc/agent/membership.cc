@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/log.h"
+#include "gradwire/rpc/link/agent_tables.h"
 #include "gradwire/rpc/link/link.h"
 
 namespace gradwire::rpc {

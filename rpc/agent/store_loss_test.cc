@@ -7,6 +7,7 @@
 #include "gradwire/base/mutex.h"
 #include "gradwire/base/testing/eventually.h"
 #include "gradwire/rpc/call.h"
+#include "gradwire/rpc/link/agent_tables.h"
 #include "gradwire/rpc/testing/cut_store.h"
 #include "gradwire/store/hash_store.h"
 

@@ -4,8 +4,11 @@
 #include <atomic>
 #include <thread>
 
+#include "gradwire/base/clock.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/base/testing/eventually.h"
+#include "gradwire/rpc/agent/agent_services.h"
+#include "gradwire/rpc/agent_statistics.h"
 #include "gradwire/rpc/call.h"
 #include "gradwire/rpc/call_context.h"
 #include "gradwire/rpc/testing/group.h"
@@ -279,7 +282,7 @@ Future<std::string> join_slowly(const std::string& a, const std::vector<std::str
     text += part + std::to_string(one);
     if (CallContext::current() == nullptr || CallContext::current()->caller().name != "worker0")
       text += "lost";
-    if (Agent::current()->self().name != "worker1") text += "lost";
+    if (Agent::current()->services().self().name != "worker1") text += "lost";
   }
   co_return text + a;
 }

@@ -11,7 +11,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/time/time.h"
 #include "gradwire/rpc/membership/gone_workers.h"
-#include "gradwire/rpc/retry_options.h"
+#include "gradwire/rpc/options.h"
 
 namespace gradwire::rpc {
 

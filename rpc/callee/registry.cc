@@ -5,6 +5,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "gradwire/base/stable_hash.h"
+#include "gradwire/rpc/callee/callee_cost.h"
 
 namespace gradwire::rpc {
 namespace {
@@ -49,6 +51,7 @@ const Callee* Registry::add(Callee callee) {
   MutexLock lock(mutex_);
   auto [entry, inserted] = callees_[static_cast<std::size_t>(callee.kind)].try_emplace(callee.name, nullptr);
   if (inserted) {
+    callee.signature_hash = stable_hash(callee.signature);
     callee.cost = new CalleeCost;
     entry->second = std::make_unique<Callee>(std::move(callee));
   } else if (entry->second->serve != callee.serve || entry->second->idempotent != callee.idempotent) {

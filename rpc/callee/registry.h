@@ -10,10 +10,11 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "gradwire/base/mutex.h"
-#include "gradwire/rpc/callee/callee_cost.h"
 #include "gradwire/rpc/callee/server_call.h"
 
 namespace gradwire::rpc {
+
+class CalleeCost;
 
 enum class CalleeKind { kFunction, kMethod, kConstructor };
 
@@ -24,11 +25,12 @@ struct Callee {
   std::string name;
   // The types as the wire knows them: "Tensor(Tensor,float64)".
   std::string signature;
+  // Of the signature; computed by Registry::add.
   uint64_t signature_hash = 0;
   // For a method: the name of the class whose objects it runs on. Empty otherwise.
   std::string object_type;
   // Running it again does no harm: its calls are made again when their connection breaks
-  // (rpc/retry_options.h).
+  // (rpc/options.h).
   bool idempotent = false;
   // Decodes the arguments, runs it and finishes the call.
   void (*serve)(const std::shared_ptr<ServerCall>& call) = nullptr;

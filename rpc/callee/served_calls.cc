@@ -7,6 +7,7 @@
 #include "gradwire/base/clock.h"
 #include "gradwire/codec/codec_containers.h"
 #include "gradwire/rpc/caller/repeatable_request.h"
+#include "gradwire/rpc/link/agent_tables.h"
 #include "gradwire/rpc/link/link.h"
 
 namespace gradwire::rpc {

@@ -7,7 +7,7 @@
 #include "absl/status/status.h"
 #include "gradwire/base/threads/executor.h"
 #include "gradwire/codec/codec.h"
-#include "gradwire/codec/incoming_payload.h"
+#include "gradwire/codec/encoder.h"
 #include "gradwire/proto/rpc.pb.h"
 
 namespace gradwire::rpc {

@@ -8,6 +8,7 @@
 #include "gradwire/rpc/caller/outgoing_call.h"
 #include "gradwire/rpc/testing/group.h"
 #include "gradwire/store/hash_store.h"
+#include "gradwire/store/store.h"
 #include "gradwire/store/tcp_store.h"
 
 // Stands for a module of libtorch, which this test does not link.

@@ -9,9 +9,11 @@
 #include "gradwire/base/mutex.h"
 #include "gradwire/proto/rpc.pb.h"
 #include "gradwire/rpc/agent/agent_hooks.h"
+#include "gradwire/rpc/agent_statistics.h"
 #include "gradwire/rpc/call.h"
 #include "gradwire/rpc/call_context.h"
 #include "gradwire/rpc/caller/outgoing_call.h"
+#include "gradwire/rpc/link/agent_tables.h"
 #include "gradwire/rpc/testing/group.h"
 #include "gradwire/transport/fault_injection.h"
 

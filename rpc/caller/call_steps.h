@@ -10,7 +10,6 @@
 #include "gradwire/codec/function_traits.h"
 #include "gradwire/rpc/agent.h"
 #include "gradwire/rpc/caller/argument_types.h"
-#include "gradwire/rpc/caller/caller.h"
 #include "gradwire/rpc/caller/outgoing_call.h"
 #include "gradwire/rpc/constructor.h"
 #include "gradwire/rpc/registration.h"
@@ -19,6 +18,17 @@
 // The steps that every kind of call is made of, for rpc/call.h: name the callee, add the arguments, send,
 // decode the answer.
 namespace gradwire::rpc::call_internal {
+
+// Gives up: the call of this id completes with `reason`, unless it has completed, and the callee is notified.
+void cancel(Agent& agent, uint64_t id, absl::Status reason);
+// Makes the value behind `handle` the object of the call.
+void set_target(OutgoingCall& call, const RRefHandle& handle);
+// A call through a reference to a value that may yet turn out never to be made ends with that.
+void end_with_creation(const std::shared_ptr<Agent>& agent, const RRefHandle& target, uint64_t id);
+// Sends a call whose result, of this type, stays at the callee. `keep` (may be nullptr), the call's object, lives until
+// the answer is here. Throws what is wrong before the call leaves.
+std::shared_ptr<RRefHandle> send_remote(const std::shared_ptr<Agent>& agent, OutgoingCall& call,
+                                        const std::string& type, const std::shared_ptr<RRefHandle>& keep);
 
 // The promise of a call's result: decodes the answer as R, and sends Cancel when it is cancelled.
 template <class R>
@@ -71,24 +81,10 @@ Future<R> start(const std::shared_ptr<Agent>& agent, OutgoingCall& call, uint64_
   if (id != nullptr) *id = call_id;
   promise.on_cancel([weak, call_id] {
     if (std::shared_ptr<Agent> alive = weak.lock()) {
-      alive->caller().cancel(call_id, absl::CancelledError("cancelled by the caller"));
+      cancel(*alive, call_id, absl::CancelledError("cancelled by the caller"));
     }
   });
   return promise.future();
-}
-
-inline void set_target(OutgoingCall& call, const RRefHandle& handle) {
-  to_proto(handle.rref(), *call.request().mutable_target());
-}
-
-// A call through a reference to a value that may yet turn out never to be made ends with that.
-inline void end_with_creation(const std::shared_ptr<Agent>& agent, const RRefHandle& target,
-                              uint64_t call_id) {
-  if (target.created().done() && target.created().result().ok()) return;
-  target.created().on_ready_inline([weak = agent->weak_from_this(), call_id](const absl::Status& created) {
-    if (created.ok()) return;
-    if (const std::shared_ptr<Agent> alive = weak.lock()) alive->caller().cancel(call_id, created);
-  });
 }
 
 // Waits for a call whose tensors were borrowed from the caller, who gets them back in any case. `target`: of
@@ -101,8 +97,7 @@ R wait_borrowed(const std::shared_ptr<Agent>& agent, OutgoingCall& call, const R
   Future<R> future = start<R>(agent, call, &id);
   if (target != nullptr) end_with_creation(agent, *target, id);
   auto result = future.result();
-  if (!future_internal::status_of(result).ok())
-    agent->caller().cancel(id, future_internal::status_of(result));
+  if (!future_internal::status_of(result).ok()) cancel(*agent, id, future_internal::status_of(result));
   if constexpr (std::is_void_v<R>) {
     throw_if_error(result);
   } else {
@@ -218,19 +213,7 @@ void set_constructor(OutgoingCall& call) {
 template <class T>
 RRef<T> start_remote(const std::shared_ptr<Agent>& agent, OutgoingCall& call,
                      const std::shared_ptr<RRefHandle>& keep = nullptr) {
-  throw_if_error(call.status());
-  Promise<void> created(agent->executor());
-  RRefService::Remote remote =
-      value_or_throw(agent->rrefs().begin_remote(call.to(), value_type_name<T>(), created));
-  to_proto(remote.handle->rref(), *call.request().mutable_result_rref());
-  to_proto(remote.fork, *call.request().mutable_result_fork());
-  const uint64_t id = call.send([weak_agent = agent->weak_from_this(), remote, created,
-                                 keep](const absl::StatusOr<IncomingPayload>& in) {
-    created.set_result(in.status());
-    if (std::shared_ptr<Agent> alive = weak_agent.lock()) alive->rrefs().end_remote(remote, in.status());
-  });
-  if (keep != nullptr) end_with_creation(agent, *keep, id);
-  return RRef<T>(remote.handle);
+  return RRef<T>(send_remote(agent, call, value_type_name<T>(), keep));
 }
 
 // An object of class T, whose constructor is declared as C (rpc/constructor.h).

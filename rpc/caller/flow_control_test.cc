@@ -10,6 +10,7 @@
 #include "gradwire/base/testing/status_of.h"
 #include "gradwire/rpc/call.h"
 #include "gradwire/rpc/call_context.h"
+#include "gradwire/rpc/link/agent_tables.h"
 #include "gradwire/rpc/testing/group.h"
 
 // Calls and bytes under way to one worker are bounded, and every place comes back.

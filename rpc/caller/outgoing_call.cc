@@ -4,11 +4,15 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "gradwire/base/block_cache.h"
 #include "gradwire/base/clock.h"
 #include "gradwire/base/error.h"
 #include "gradwire/codec/tensor_set.h"
 #include "gradwire/rpc/caller/caller.h"
+#include "gradwire/rpc/caller/pending_calls.h"
+#include "gradwire/rpc/link/envelope.h"
 #include "gradwire/rpc/link/link.h"
+#include "gradwire/rpc/rref/lazy_references.h"
 #include "gradwire/rpc/rref/service.h"
 
 namespace gradwire::rpc {
@@ -28,36 +32,52 @@ const Worker& nobody() {
 
 }  // namespace
 
+struct OutgoingCall::Parts {
+  explicit Parts(RRefService& rrefs) : references(rrefs, /*is_answer=*/false) {}
+  // Parts are as large as an envelope: a thread keeps those that it frees.
+  static void* operator new(std::size_t);
+  static void operator delete(void* parts);
+
+  EnvelopeBox envelope;
+  LazyReferences references;
+  // Passed on until the call completes; nullptr once the call was sent.
+  PendingCalls::Taken call = std::make_unique<PendingCall>();
+};
+
+void* OutgoingCall::Parts::operator new(std::size_t) { return BlockCache<sizeof(Parts)>::take(); }
+void OutgoingCall::Parts::operator delete(void* parts) { BlockCache<sizeof(Parts)>::give(parts); }
+
 OutgoingCall::OutgoingCall(Caller& caller, const Destination& destination, std::string callee)
     : caller_(caller),
+      parts_(std::make_unique<Parts>(caller.rrefs())),
       to_(&nobody()),
-      request_(*envelope_->mutable_request()),
-      references_(caller.rrefs(), /*is_answer=*/false),
-      encoder_(*request_.mutable_arguments(), &references_) {
-  call_->callee = std::move(callee);
+      request_(*parts_->envelope->mutable_request()),
+      encoder_(*request_.mutable_arguments(), &parts_->references) {
+  const PendingCalls::Taken& call = parts_->call;
+  call->callee = std::move(callee);
   absl::StatusOr<std::shared_ptr<Peer>> peer = caller.find(destination);
   if (peer.ok()) {
-    call_->peer = *std::move(peer);
-    to_ = &call_->peer->worker;
-    call_->incarnation = to_->incarnation;
-    references_.set_receiver(*to_);
+    call->peer = *std::move(peer);
+    to_ = &call->peer->worker;
+    call->incarnation = to_->incarnation;
+    parts_->references.set_receiver(*to_);
   } else {
     status_ = peer.status();
   }
   if (destination.is_ordered()) request_.set_order_key(order_key_of_this_thread());
-  call_->started = Clock::system().now();
-  call_->leaves = call_->started;
-  call_->timeout = destination.timeout().value_or(caller.runtime().options.rpc_timeout);
-  call_->deadline = caller.deadline(destination.timeout(), call_->started);
-  const absl::Duration left = call_->deadline - call_->started;
+  call->started = Clock::system().now();
+  call->leaves = call->started;
+  call->timeout = destination.timeout().value_or(caller.runtime().options.rpc_timeout);
+  call->deadline = caller.deadline(destination.timeout(), call->started);
+  const absl::Duration left = call->deadline - call->started;
   if (left <= absl::ZeroDuration()) {
     set_status(absl::DeadlineExceededError(absl::StrCat(
         "no time is left for the call",
-        left < call_->timeout ? ": the call that this handler serves, and that ends it, is late"
-                              : absl::StrCat(", whose timeout is ", absl::FormatDuration(call_->timeout),
-                                             " (absl::InfiniteDuration() is no limit)"))));
+        left < call->timeout ? ": the call that this handler serves, and that ends it, is late"
+                             : absl::StrCat(", whose timeout is ", absl::FormatDuration(call->timeout),
+                                            " (absl::InfiniteDuration() is no limit)"))));
   }
-  if (left < call_->timeout) call_->timeout = absl::Ceil(left, absl::Milliseconds(1));
+  if (left < call->timeout) call->timeout = absl::Ceil(left, absl::Milliseconds(1));
 }
 
 OutgoingCall::~OutgoingCall() {
@@ -74,6 +94,7 @@ bool OutgoingCall::is_repeatable() const {
 uint64_t OutgoingCall::send(Completion done) {
   sent_ = true;
   AgentRuntime& runtime = caller_.runtime();
+  PendingCalls::Taken& call = parts_->call;
   proto::Payload& payload = *request_.mutable_arguments();
   std::vector<transport::Buffer> buffers;
   std::unique_ptr<TensorSet> tensors = encoder_.take_tensors();
@@ -94,24 +115,24 @@ uint64_t OutgoingCall::send(Completion done) {
   if (status_.ok()) {
     uint64_t bytes = payload.ByteSizeLong();
     for (const transport::Buffer& buffer : buffers) bytes += buffer.size();
-    absl::StatusOr<FlowCredit> credit = caller_.enter_window(*call_, bytes);
+    absl::StatusOr<FlowCredit> credit = caller_.enter_window(*call, bytes);
     set_status(credit.status());
-    if (credit.ok()) call_->credit = *std::move(credit);
+    if (credit.ok()) call->credit = *std::move(credit);
   }
   if (!status_.ok()) {
     caller_.rrefs().undo(payload, *to_);
     if (payload.has_graph()) runtime.graph_hook->outgoing_failed(*to_, payload.graph());
-    done(with_context(status_, absl::StrCat("calling \"", call_->callee, "\"")));
+    done(with_context(status_, absl::StrCat("calling \"", call->callee, "\"")));
     return 0;
   }
   // 4. From here on the call belongs to the Caller.
-  call_->references = references_.take();
-  call_->done = std::move(done);
+  call->references = parts_->references.take();
+  call->done = std::move(done);
   const uint64_t id = caller_.next_id();
   if (repeatable) {
-    caller_.send_repeatable(id, *envelope_, std::move(buffers), std::move(call_));
+    caller_.send_repeatable(id, *parts_->envelope, std::move(buffers), std::move(call));
   } else {
-    caller_.send(id, *envelope_, std::move(buffers), borrow_, std::move(call_));
+    caller_.send(id, *parts_->envelope, std::move(buffers), borrow_, std::move(call));
   }
   return id;
 }

@@ -7,12 +7,8 @@
 #include "absl/status/statusor.h"
 #include "gradwire/codec/codec.h"
 #include "gradwire/codec/encoder.h"
-#include "gradwire/codec/incoming_payload.h"
 #include "gradwire/proto/rpc.pb.h"
-#include "gradwire/rpc/caller/pending_calls.h"
 #include "gradwire/rpc/destination.h"
-#include "gradwire/rpc/link/envelope.h"
-#include "gradwire/rpc/rref/lazy_references.h"
 #include "gradwire/rpc/worker.h"
 
 namespace gradwire::rpc {
@@ -20,9 +16,8 @@ namespace gradwire::rpc {
 class Caller;
 
 // The request of a call that is being put together, on the stack of the thread that calls: fill request()
-// (callee, signature, target), encode each argument, then send(). State that outlives it is in the
-// PendingCall, which is made here and is passed on until the call completes. Not thread-safe. The agent
-// outlives it.
+// (callee, signature, target), encode each argument, then send(). Not thread-safe. The
+// agent outlives it.
 class OutgoingCall {
  public:
   // Takes the answer: called once, on a thread of the transport or a timer, or inside send().
@@ -65,15 +60,17 @@ class OutgoingCall {
   uint64_t send(Completion done);
 
  private:
+  // The envelope, its references and the state that outlives this object. Programs that call need not see the headers
+  // of these.
+  struct Parts;
+
   // Whether the same request may be sent a second time.
   bool is_repeatable() const;
 
   Caller& caller_;
-  PendingCalls::Taken call_ = std::make_unique<PendingCall>();  // nullptr once it is sent.
+  const std::unique_ptr<Parts> parts_;
   const Worker* to_;
-  EnvelopeBox envelope_;
   proto::Request& request_;
-  LazyReferences references_;
   Encoder encoder_;
   bool sent_ = false;
   bool borrow_ = false;

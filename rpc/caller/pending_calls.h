@@ -14,7 +14,6 @@
 #include "absl/time/time.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/codec/encoder.h"
-#include "gradwire/codec/incoming_payload.h"
 #include "gradwire/rpc/caller/repeatable_request.h"
 #include "gradwire/rpc/link/envelope.h"
 #include "gradwire/rpc/link/flow_window.h"

@@ -11,7 +11,7 @@ namespace gradwire::rpc {
 struct AgentTables {
   std::size_t pending_calls = 0;
   std::size_t served_calls = 0;
-  // Answers that were given, and that wait for repetitions of their requests (rpc/retry_options.h). They go with time.
+  // Answers that were given, and that wait for repetitions of their requests (rpc/options.h). They go with time.
   std::size_t kept_answers = 0;
   std::size_t owned_rrefs = 0;
   std::size_t held_forks = 0;

@@ -8,7 +8,7 @@
 
 #include "absl/functional/any_invocable.h"
 #include "gradwire/base/mutex.h"
-#include "gradwire/rpc/flow_options.h"
+#include "gradwire/rpc/options.h"
 
 namespace gradwire::rpc {
 

@@ -11,6 +11,7 @@
 #include "gradwire/proto/rpc.pb.h"
 #include "gradwire/rpc/agent/agent_hooks.h"
 #include "gradwire/rpc/call.h"
+#include "gradwire/rpc/link/agent_tables.h"
 #include "gradwire/rpc/link/link.h"
 #include "gradwire/rpc/rref/service.h"
 #include "gradwire/rpc/testing/cut_store.h"

@@ -8,7 +8,6 @@
 #include "absl/status/status.h"
 #include "gradwire/proto/rpc.pb.h"
 #include "gradwire/rpc/worker.h"
-#include "gradwire/rpc/worker_state.h"
 
 namespace gradwire::rpc {
 

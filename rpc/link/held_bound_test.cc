@@ -14,7 +14,9 @@
 #include "gradwire/base/testing/status_of.h"
 #include "gradwire/proto/membership.pb.h"
 #include "gradwire/proto/rpc.pb.h"
+#include "gradwire/rpc/agent/agent_services.h"
 #include "gradwire/rpc/call.h"
+#include "gradwire/rpc/link/agent_tables.h"
 #include "gradwire/rpc/link/link.h"
 #include "gradwire/rpc/link/peers.h"
 #include "gradwire/rpc/membership/directory.h"
@@ -318,7 +320,7 @@ std::string tcp_address_of(const std::shared_ptr<store::Store>& store, int posit
 TEST(HostileMember, CannotMakeTheAcceptorHoldMuch) {
   auto store = std::make_shared<store::HashStore>();
   testing::Group group(1, small_options(store));
-  const Worker self = group[0]->self();
+  const Worker self = group[0]->services().self();
   const std::string address = tcp_address_of(store, 0);
   const uint64_t most = most_held(*group[0], [&] {
     for (int connection = 0; connection < 4; ++connection) {

@@ -11,7 +11,11 @@
 #include "gradwire/base/testing/eventually.h"
 #include "gradwire/proto/membership.pb.h"
 #include "gradwire/proto/rpc.pb.h"
+#include "gradwire/rpc/agent/agent_services.h"
 #include "gradwire/rpc/call.h"
+#include "gradwire/rpc/link/agent_tables.h"
+#include "gradwire/rpc/link/arrivals.h"
+#include "gradwire/rpc/rref/service.h"
 #include "gradwire/rpc/testing/group.h"
 #include "gradwire/store/hash_store.h"
 #include "gradwire/store/prefix_store.h"
@@ -89,8 +93,8 @@ class HostilePeer : public ::testing::Test {
     envelope.mutable_hello()->set_protocol_version(1);
     envelope.mutable_hello()->set_id(1);
     envelope.mutable_hello()->set_name("worker1");
-    envelope.mutable_hello()->set_incarnation(group_[1]->self().incarnation);
-    envelope.mutable_hello()->set_to_incarnation(group_[0]->self().incarnation);
+    envelope.mutable_hello()->set_incarnation(group_[1]->services().self().incarnation);
+    envelope.mutable_hello()->set_to_incarnation(group_[0]->services().self().incarnation);
     envelope.mutable_hello()->set_connection(++last_connection_);
     return envelope;
   }
@@ -204,28 +208,28 @@ std::vector<proto::Envelope> honest_messages(const Agent& from, const Agent& to,
   proto::Request& constructor = request();
   constructor.set_constructor(callee_of_class<Counter>->name);
   constructor.mutable_arguments()->add_values()->set_integer(1);
-  to_proto(Id{from.self().incarnation, 1'000'001}, *constructor.mutable_result_rref());
-  to_proto(Id{from.self().incarnation, 1'000'002}, *constructor.mutable_result_fork());
+  to_proto(Id{from.services().self().incarnation, 1'000'001}, *constructor.mutable_result_rref());
+  to_proto(Id{from.services().self().incarnation, 1'000'002}, *constructor.mutable_result_fork());
   constructor.set_order_key(3);
   proto::Request& fetch = request();
   fetch.set_fetch(true);
   to_proto(counter.handle()->rref(), *fetch.mutable_target());
-  for (uint64_t owner : {to.self().incarnation, from.self().incarnation, uint64_t{99}}) {
+  for (uint64_t owner : {to.services().self().incarnation, from.services().self().incarnation, uint64_t{99}}) {
     proto::Request& reference = request();
     reference.set_function(callee_of_function<&use>->name);
     reference.set_signature(callee_of_function<&use>->signature_hash);
     reference.mutable_arguments()->add_values()->set_reference(0);
     proto::Reference& sent = *reference.mutable_arguments()->add_references();
     to_proto(Id{owner, 5}, *sent.mutable_rref());
-    to_proto(Id{from.self().incarnation, 1'000'003}, *sent.mutable_fork());
+    to_proto(Id{from.services().self().incarnation, 1'000'003}, *sent.mutable_fork());
     sent.set_owner(owner);
-    sent.set_registered(owner == from.self().incarnation);
+    sent.set_registered(owner == from.services().self().incarnation);
     sent.set_type(value_type_name<Counter>());
   }
   for (uint32_t number = 0; number <= 7; ++number) {
     proto::ForkAdd fork;
-    to_proto(Id{to.self().incarnation, 5}, *fork.mutable_rref());
-    to_proto(Id{from.self().incarnation, 1'000'004}, *fork.mutable_fork());
+    to_proto(Id{to.services().self().incarnation, 5}, *fork.mutable_rref());
+    to_proto(Id{from.services().self().incarnation, 1'000'004}, *fork.mutable_fork());
     request().mutable_service()->set_number(number);
     messages.back().mutable_request()->mutable_service()->set_body(fork.SerializeAsString());
   }
@@ -302,7 +306,7 @@ class TwoConnections : public HostilePeer {
     for (Impostor* impostor : {&first_, &second_}) impostor->close();
   }
 
-  Id id(uint64_t counter) const { return {group_[1]->self().incarnation, counter}; }
+  Id id(uint64_t counter) const { return {group_[1]->services().self().incarnation, counter}; }
 
   // What worker 1 and the impostors have sent: nothing on its own connections.
   static proto::Departures departures(uint64_t newest, const std::map<uint64_t, uint64_t>& open) {
@@ -461,7 +465,7 @@ TEST_F(HostilePeer, ReferenceThatLiesAboutItsTypeIsNotCastTo) {
   RRef<Counter> counter = group_[1]->remote<Counter>("worker0", 0);
   counter.confirmed().wait();
   auto liar = std::make_shared<RRefHandle>(RRefHandle::Parts{
-      group_[0]->rrefs().weak_from_this(), counter.handle()->rref(), Id(), group_[0]->self(), "int64",
+      group_[0]->rrefs().weak_from_this(), counter.handle()->rref(), Id(), group_[0]->services().self(), "int64",
       Future<void>(absl::OkStatus()), Future<void>(absl::OkStatus())});
   const absl::Status status = RRef<int64_t>(liar).to_here_async().result().status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;

@@ -16,7 +16,7 @@
 #include "gradwire/rpc/link/arrivals.h"
 #include "gradwire/rpc/link/flow_window.h"
 #include "gradwire/rpc/membership/joining.h"
-#include "gradwire/rpc/worker_state.h"
+#include "gradwire/rpc/worker.h"
 
 namespace gradwire::rpc {
 

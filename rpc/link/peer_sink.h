@@ -7,7 +7,6 @@
 #include "absl/status/status.h"
 #include "gradwire/rpc/link/envelope.h"
 #include "gradwire/rpc/worker.h"
-#include "gradwire/rpc/worker_state.h"
 #include "gradwire/transport/message.h"
 
 namespace gradwire::rpc {

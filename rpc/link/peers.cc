@@ -7,6 +7,7 @@
 #include "gradwire/base/error.h"
 #include "gradwire/base/log.h"
 #include "gradwire/base/process/host.h"
+#include "gradwire/rpc/link/agent_tables.h"
 #include "gradwire/rpc/link/goodbye.h"
 #include "gradwire/transport/refused.h"
 

@@ -11,9 +11,9 @@
 #include "gradwire/base/mutex.h"
 #include "gradwire/proto/membership.pb.h"
 #include "gradwire/rpc/membership/group_log.h"
-#include "gradwire/rpc/membership/heartbeat_options.h"
 #include "gradwire/rpc/membership/joining.h"
 #include "gradwire/rpc/membership/store_silence.h"
+#include "gradwire/rpc/options.h"
 #include "gradwire/rpc/worker.h"
 #include "gradwire/store/store.h"
 

@@ -6,7 +6,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/time/time.h"
-#include "gradwire/rpc/membership/heartbeat_options.h"
+#include "gradwire/rpc/options.h"
 
 namespace gradwire::rpc {
 

@@ -14,7 +14,6 @@
 #include "gradwire/base/threads/executor.h"
 #include "gradwire/base/threads/strand.h"
 #include "gradwire/rpc/worker.h"
-#include "gradwire/rpc/worker_state.h"
 
 namespace gradwire::rpc {
 

@@ -7,9 +7,23 @@
 #include "gradwire/codec/id.h"
 #include "gradwire/rpc/worker.h"
 
+namespace gradwire {
+class Strand;
+}
+
 namespace gradwire::rpc {
 
+class Agent;
 class RRefService;
+struct TypeOps;
+
+// A value where its owner keeps it.
+struct OwnedValue {
+  std::shared_ptr<void> value;
+  const TypeOps* type = nullptr;
+  // Where the methods of a serial class queue; nullptr for others.
+  std::shared_ptr<Strand> strand;
+};
 
 // What all copies of an RRef in one process share: one fork of the value behind it, or, on the owner, one
 // local handle. Its destruction tells the service, sends nothing on its own thread and does not block. Immutable;
@@ -42,6 +56,7 @@ class RRefHandle {
   const Future<void>& confirmed() const { return parts_.confirmed; }
   // nullptr once the agent is gone.
   std::shared_ptr<RRefService> service() const { return parts_.service.lock(); }
+  std::shared_ptr<Agent> agent() const;
 
  private:
   const Parts parts_;

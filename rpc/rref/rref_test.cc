@@ -11,6 +11,7 @@
 #include "gradwire/proto/rpc.pb.h"
 #include "gradwire/rpc/agent/agent_hooks.h"
 #include "gradwire/rpc/call.h"
+#include "gradwire/rpc/link/agent_tables.h"
 #include "gradwire/rpc/testing/group.h"
 #include "gradwire/transport/fault_injection.h"
 

@@ -7,6 +7,7 @@
 #include "gradwire/base/error.h"
 #include "gradwire/proto/rpc.pb.h"
 #include "gradwire/rpc/agent/current_agent.h"
+#include "gradwire/rpc/link/agent_tables.h"
 
 namespace gradwire::rpc {
 namespace {
@@ -20,6 +21,11 @@ Future<void> ready() { return Future<void>(absl::OkStatus()); }
 
 RRefHandle::~RRefHandle() {
   if (std::shared_ptr<RRefService> service = parts_.service.lock()) service->release(*this);
+}
+
+std::shared_ptr<Agent> RRefHandle::agent() const {
+  const std::shared_ptr<RRefService> service = parts_.service.lock();
+  return service == nullptr ? nullptr : service->agent();
 }
 
 RRefService::RRefService(ReferenceHost& agent, Settlement& settlement)

@@ -52,19 +52,7 @@ class RRefService : public std::enable_shared_from_this<RRefService> {
 
   // ---- The owner's side.
 
-  struct Owned {
-    std::shared_ptr<void> value;
-    const TypeOps* type = nullptr;
-    // Where the methods of a serial class queue; nullptr for others.
-    std::shared_ptr<Strand> strand;
-
-    // InvalidArgument when the value is of another type, whatever the reference to it claimed.
-    template <class T>
-    absl::StatusOr<std::shared_ptr<T>> as() const {
-      if (type->id() == typeid(T)) return std::static_pointer_cast<T>(value);
-      return absl::InvalidArgumentError(absl::StrCat("the value behind the RRef is a ", type->name()));
-    }
-  };
+  using Owned = OwnedValue;
   using Found = absl::AnyInvocable<void(absl::StatusOr<Owned>)>;
 
   // A handle on a value that this agent owns from now on.

@@ -8,6 +8,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "gradwire/base/error.h"
+#include "gradwire/rpc/agent/agent_services.h"
+#include "gradwire/rpc/link/agent_tables.h"
 #include "gradwire/store/hash_store.h"
 
 namespace gradwire::rpc::testing {
@@ -72,7 +74,7 @@ void Group::shut_down() {
       try {
         agent->shutdown(graceful_, absl::Seconds(30));
       } catch (const Error& error) {
-        ADD_FAILURE() << "shutdown of " << agent->self().name << ": " << error.what();
+        ADD_FAILURE() << "shutdown of " << agent->services().self().name << ": " << error.what();
       }
     });
   }
@@ -97,7 +99,7 @@ void Group::expect_empty(Empty empty) const {
       tables = of_interest(agent->tables(), empty);
     }
     if (tables.total() > 0) {
-      ADD_FAILURE() << agent->self().name << (empty == Empty::kShutDown ? ", shut down," : "")
+      ADD_FAILURE() << agent->services().self().name << (empty == Empty::kShutDown ? ", shut down," : "")
                     << " still has " << tables.describe();
     }
   }

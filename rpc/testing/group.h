@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "gradwire/rpc/agent.h"
+#include "gradwire/rpc/link/agent_tables.h"
 #include "gradwire/rpc/options.h"
 
 namespace gradwire::rpc::testing {

@@ -7,6 +7,7 @@
 #include "absl/time/clock.h"
 #include "gradwire/base/random_id.h"
 #include "gradwire/codec/codec_containers.h"
+#include "gradwire/rpc/agent/agent_services.h"
 #include "gradwire/rpc/link/link.h"
 #include "gradwire/store/prefix_store.h"
 
@@ -130,7 +131,7 @@ std::shared_ptr<ScriptedLink> ScriptedWorker::open(const Agent& agent) {
     auto text = store_->try_get(absl::StrCat("log/0/", line), absl::ZeroDuration());
     proto::LogLine parsed;
     if (!text.ok() || !parsed.ParseFromString(*text)) break;
-    if (parsed.join().worker().incarnation() != agent.self().incarnation) continue;
+    if (parsed.join().worker().incarnation() != agent.services().self().incarnation) continue;
     for (const proto::Address& address : parsed.join().worker().addresses()) {
       if (address.transport() != "tcp") continue;
       auto listener = std::make_shared<transport::RecordingListener>();
@@ -138,13 +139,13 @@ std::shared_ptr<ScriptedLink> ScriptedWorker::open(const Agent& agent) {
       if (connection.ok()) return std::make_shared<ScriptedLink>(*connection, listener);
     }
   }
-  ADD_FAILURE() << "the script finds no address of " << agent.self().name;
+  ADD_FAILURE() << "the script finds no address of " << agent.services().self().name;
   return nullptr;
 }
 
 std::shared_ptr<ScriptedLink> ScriptedWorker::connect(const Agent& agent) {
   std::shared_ptr<ScriptedLink> link = open(agent);
-  link->send(hello(agent.self().incarnation));
+  link->send(hello(agent.services().self().incarnation));
   (void)link->wait_for([](const proto::Envelope& envelope) { return envelope.has_hello(); });
   return link;
 }

@@ -7,6 +7,7 @@
 #include "gradwire/base/error.h"
 #include "gradwire/codec/torch/tensor_layout.h"
 #include "gradwire/codec/torch/tensor_memory.h"
+#include "gradwire/rpc/agent/agent_services.h"
 
 namespace gradwire::rpc {
 
@@ -19,7 +20,8 @@ at::Tensor empty_for(const std::shared_ptr<Agent>& agent, const Destination& to,
   const TensorExtent extent =
       value_or_throw(checked_extent(sizes, static_cast<int64_t>(c10::elementSize(dtype))));
   if (extent.numel == 0) return at::Tensor(at::detail::empty_cpu(sizes, dtype));
-  transport::Buffer memory = value_or_throw(agent->allocate_for(to, static_cast<std::size_t>(extent.bytes)));
+  transport::Buffer memory =
+      value_or_throw(agent->services().allocate_for(to, static_cast<std::size_t>(extent.bytes)));
   return tensor_over(std::move(memory), sizes, {}, dtype);
 }
 

@@ -12,6 +12,7 @@
 #include "absl/strings/str_join.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/mutex.h"
+#include "gradwire/rpc/callee/callee_cost.h"
 #include "gradwire/rpc/callee/registry.h"
 #include "gradwire/rpc/torch/operator_allow_list.h"
 #include "gradwire/rpc/torch/torch_call.h"

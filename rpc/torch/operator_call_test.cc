@@ -11,7 +11,7 @@
 #include "gradwire/rpc/callee/fake_server_call.h"
 #include "gradwire/rpc/callee/registry.h"
 #include "gradwire/rpc/callee/type_ops.h"
-#include "gradwire/rpc/op_call.h"
+#include "gradwire/rpc/op.h"
 #include "gradwire/rpc/torch/operator_allow_list.h"
 #include "gtest/gtest.h"
 

@@ -8,6 +8,7 @@
 
 #include "gradwire/proto/rpc.pb.h"
 #include "gradwire/rpc/agent/agent_hooks.h"
+#include "gradwire/rpc/agent_statistics.h"
 #include "gradwire/rpc/empty_for.h"
 #include "gradwire/rpc/rpc.h"
 #include "gradwire/rpc/testing/group.h"

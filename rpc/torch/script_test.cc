@@ -12,7 +12,7 @@
 #include "gradwire/codec/codec_containers.h"
 #include "gradwire/rpc/callee/fake_server_call.h"
 #include "gradwire/rpc/callee/registry.h"
-#include "gradwire/rpc/op_call.h"
+#include "gradwire/rpc/op.h"
 #include "gtest/gtest.h"
 
 namespace gradwire::rpc {

@@ -15,6 +15,7 @@
 #include "absl/time/clock.h"
 #include "gradwire/autograd/autograd.h"
 #include "gradwire/base/error.h"
+#include "gradwire/rpc/link/agent_tables.h"
 #include "gradwire/rpc/rpc.h"
 #include "gradwire/rpc/testing/group.h"
 #include "gtest/gtest.h"

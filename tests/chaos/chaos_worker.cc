@@ -30,6 +30,7 @@
 #include "gradwire/base/error.h"
 #include "gradwire/rpc/agent.h"
 #include "gradwire/rpc/agent/agent_hooks.h"
+#include "gradwire/rpc/link/agent_tables.h"
 #include "gradwire/store/prefix_store.h"
 #include "gradwire/store/tcp_store.h"
 #include "gradwire/tests/chaos/census.h"

@@ -12,6 +12,7 @@
 #include "gradwire/base/testing/status_of.h"
 #include "gradwire/rpc/agent.h"
 #include "gradwire/rpc/call.h"
+#include "gradwire/rpc/link/agent_tables.h"
 #include "gradwire/tests/rpc/counting.h"
 #include "gradwire/tests/rpc/server_process.h"
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "gradwire/rpc/agent.h"
-#include "gradwire/rpc/membership/heartbeat_options.h"
+#include "gradwire/rpc/options.h"
 #include "gradwire/tests/rpc/exit_code.h"
 
 namespace gradwire::rpc {

@@ -18,6 +18,7 @@
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "gradwire/rpc/agent.h"
+#include "gradwire/rpc/link/agent_tables.h"
 #include "gradwire/store/prefix_store.h"
 #include "gradwire/store/tcp_store.h"
 #include "gradwire/tests/chaos/census.h"

@@ -1,5 +1,6 @@
 #include "gradwire/tests/scale/scale_services.h"
 
+#include "gradwire/rpc/link/agent_tables.h"
 #include "gradwire/tests/chaos/census.h"
 
 namespace scale {

@@ -31,6 +31,7 @@
 #include "gradwire/autograd/autograd.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/future.h"
+#include "gradwire/rpc/agent/agent_services.h"
 #include "gradwire/rpc/rpc.h"
 #include "gradwire/tools/bench/run/measure.h"
 #include "gradwire/tools/bench/systems/gradwire_member.h"
@@ -68,7 +69,7 @@ class Trainer final : public GradwireMember {
 
   void measure_all(pid_t other) {
     other_ = agent()->get_worker_info("w1");
-    worker_ = value_or_throw(agent()->find_worker("w1"));
+    worker_ = value_or_throw(agent()->services().find_worker("w1"));
     process_ = other;
     for (at::Tensor* leaf : {&x_, &y_}) *leaf = at::empty({2}, at::kFloat).fill_(1).requires_grad_();
     std::printf("%-64s %9s %9s %9s\n", "one after the other, hot; medians", "us", "sleeps", "sleeps");
@@ -103,7 +104,7 @@ class Trainer final : public GradwireMember {
   at::Tensor add(const at::Tensor& x) { return agent()->rpc_sync<at::Tensor>(other_, add_, x, x); }
 
   Future<rpc::ServiceReply> service() {
-    return agent()->call_service(worker_, kAnsweredAtOnce, "", nullptr, {.repeat = true});
+    return agent()->services().call_service(worker_, kAnsweredAtOnce, "", nullptr, {.repeat = true});
   }
 
   void row(const std::string& what, double micros, int64_t here, int64_t there, int64_t runs) const {

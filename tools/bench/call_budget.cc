@@ -21,6 +21,7 @@
 #include "gradwire/rpc/rpc.h"
 #include "gradwire/store/hash_store.h"
 #include "gradwire/tools/bench/run/measure.h"
+#include "gradwire/transport/message.h"
 
 namespace gradwire::bench {
 namespace {

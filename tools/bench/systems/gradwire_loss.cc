@@ -1,4 +1,5 @@
 #include "absl/strings/str_cat.h"
+#include "gradwire/rpc/agent/agent_services.h"
 #include "gradwire/rpc/rpc.h"
 #include "gradwire/tools/bench/suites/loss.h"
 #include "gradwire/tools/bench/systems/gradwire_member.h"
@@ -18,8 +19,8 @@ class GradwireLoss final : public GradwireMember, private LossObserver {
   }
   bool can_notice() const override { return true; }
   bool is_lost(int rank) override {
-    const auto found = agent()->find_worker(worker(rank));
-    return !found.ok() || !agent()->worker_status(*found).ok();
+    const auto found = agent()->services().find_worker(worker(rank));
+    return !found.ok() || !agent()->services().worker_status(*found).ok();
   }
 
   rpc::WorkerInfo worker(int rank) const { return agent()->get_worker_info(absl::StrCat("w", rank)); }

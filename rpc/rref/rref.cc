@@ -1,0 +1,51 @@
+#include "gradwire/rpc/rref.h"
+
+#include "gradwire/base/error.h"
+#include "gradwire/rpc/agent/agent_services.h"
+#include "gradwire/rpc/rref/service.h"
+
+namespace gradwire::rpc {
+namespace {
+
+// The layer above. nullptr in a program that is linked without it.
+constinit RRefBackward installed_backward = nullptr;
+
+}  // namespace
+
+void set_rref_backward(RRefBackward backward) { installed_backward = backward; }
+
+namespace rref_internal {
+
+RRefBackward rref_backward() {
+  if (installed_backward == nullptr) {
+    throw Error(absl::FailedPreconditionError("RRef::backward needs //autograd, which is not linked in"));
+  }
+  return installed_backward;
+}
+
+std::shared_ptr<RRefHandle> own(Agent& agent, std::shared_ptr<void> value, const TypeOps* type) {
+  return agent.rrefs().own(std::move(value), type);
+}
+
+void find(Agent& agent, const RRefHandle& handle, const std::optional<absl::Duration>& timeout,
+          absl::AnyInvocable<void(absl::StatusOr<OwnedValue>)> found) {
+  agent.rrefs().find(handle.rref(), agent.services().call_deadline(timeout), std::move(found));
+}
+
+std::shared_ptr<Agent> agent_of(const RRefHandle* handle) {
+  std::shared_ptr<Agent> agent = handle == nullptr ? nullptr : handle->agent();
+  if (agent == nullptr) {
+    throw Error(absl::FailedPreconditionError(handle == nullptr ? "the RRef is empty"
+                                                                : "the RRef's agent has been shut down"));
+  }
+  return agent;
+}
+
+void throw_not_owner(const Agent& agent, const RRefHandle& handle) {
+  throw Error(absl::FailedPreconditionError(
+      absl::StrCat("local_value on worker \"", agent.get_worker_info().name, "\" of an RRef that \"",
+                   handle.owner().name, "\" owns: use to_here, or call a method of it")));
+}
+
+}  // namespace rref_internal
+}  // namespace gradwire::rpc
