@@ -13,12 +13,9 @@ void LatencyHistogram::record(absl::Duration duration) {
                                 : static_cast<int>((ns << (4 - exponent)) & 15);
   const int bucket = std::min(exponent * kSubBuckets + sub, kBuckets - 1);
   buckets_[bucket].fetch_add(1, std::memory_order_relaxed);
-  count_.fetch_add(1, std::memory_order_relaxed);
-  total_nanoseconds_.fetch_add(ns, std::memory_order_relaxed);
 }
 
 absl::Duration LatencyHistogram::quantile(double fraction) const {
-  // Summed here rather than taken from count_, which other threads may be a step ahead of.
   uint64_t total = 0;
   for (const auto& bucket : buckets_) total += bucket.load(std::memory_order_relaxed);
   const auto rank =
@@ -32,19 +29,6 @@ absl::Duration LatencyHistogram::quantile(double fraction) const {
     return absl::Nanoseconds(base * (1.0 + (bucket % kSubBuckets + 0.5) / kSubBuckets));
   }
   return absl::ZeroDuration();
-}
-
-absl::Duration LatencyHistogram::mean() const {
-  const uint64_t n = count();
-  return n == 0
-             ? absl::ZeroDuration()
-             : absl::Nanoseconds(total_nanoseconds_.load(std::memory_order_relaxed)) / static_cast<double>(n);
-}
-
-void LatencyHistogram::reset() {
-  for (auto& bucket : buckets_) bucket.store(0, std::memory_order_relaxed);
-  count_.store(0);
-  total_nanoseconds_.store(0);
 }
 
 }  // namespace gradwire

@@ -13,19 +13,14 @@ namespace gradwire {
 class LatencyHistogram {
  public:
   void record(absl::Duration duration);
-  uint64_t count() const { return count_.load(std::memory_order_relaxed); }
   // The duration that `fraction` (0..1) of those recorded do not exceed; zero when there are none.
   absl::Duration quantile(double fraction) const;
-  absl::Duration mean() const;
-  void reset();
 
  private:
   static constexpr int kSubBuckets = 16;
   static constexpr int kBuckets = 48 * kSubBuckets;
 
   std::array<std::atomic<uint64_t>, kBuckets> buckets_{};
-  std::atomic<uint64_t> count_{0};
-  std::atomic<uint64_t> total_nanoseconds_{0};
 };
 
 }  // namespace gradwire

@@ -12,9 +12,7 @@ double nanoseconds(absl::Duration duration) { return absl::ToDoubleNanoseconds(d
 
 TEST(LatencyHistogram, EmptyIsZero) {
   LatencyHistogram histogram;
-  EXPECT_EQ(histogram.count(), 0);
   EXPECT_EQ(histogram.quantile(0.5), absl::ZeroDuration());
-  EXPECT_EQ(histogram.mean(), absl::ZeroDuration());
 }
 
 TEST(LatencyHistogram, OneValueIsFoundWithinABucketAtEveryScale) {
@@ -29,12 +27,10 @@ TEST(LatencyHistogram, OneValueIsFoundWithinABucketAtEveryScale) {
 TEST(LatencyHistogram, QuantilesOfAKnownDistribution) {
   LatencyHistogram histogram;
   for (int us = 1; us <= 1000; ++us) histogram.record(absl::Microseconds(us));
-  EXPECT_EQ(histogram.count(), 1000);
   EXPECT_NEAR(nanoseconds(histogram.quantile(0.5)), 500e3, 500e3 / 16);
   EXPECT_NEAR(nanoseconds(histogram.quantile(0.99)), 990e3, 990e3 / 16);
   EXPECT_NEAR(nanoseconds(histogram.quantile(0)), 1e3, 1e3 / 16);
   EXPECT_NEAR(nanoseconds(histogram.quantile(1)), 1000e3, 1000e3 / 16);
-  EXPECT_NEAR(nanoseconds(histogram.mean()), 500.5e3, 1);
 }
 
 TEST(LatencyHistogram, MedianOfTwoIsTheLower) {
@@ -48,29 +44,26 @@ TEST(LatencyHistogram, ValuesOutOfRangeAreKept) {
   LatencyHistogram histogram;
   histogram.record(-absl::Seconds(1));
   histogram.record(absl::Hours(1000000));
-  EXPECT_EQ(histogram.count(), 2);
   EXPECT_LT(histogram.quantile(0), absl::Nanoseconds(2));
   EXPECT_GT(histogram.quantile(1), absl::Hours(24));
 }
 
-TEST(LatencyHistogram, ResetForgets) {
-  LatencyHistogram histogram;
-  histogram.record(absl::Seconds(1));
-  histogram.reset();
-  EXPECT_EQ(histogram.count(), 0);
-  EXPECT_EQ(histogram.quantile(1), absl::ZeroDuration());
-}
-
 TEST(LatencyHistogram, ThreadsLoseNothing) {
   LatencyHistogram histogram;
+  const std::vector<double> of_thread = {1e3, 1e4, 1e5, 1e6};
   std::vector<std::thread> threads;
-  for (int i = 0; i < 4; ++i) {
-    threads.emplace_back([&histogram] {
-      for (int n = 0; n < 1000; ++n) histogram.record(absl::Microseconds(n));
+  for (const double ns : of_thread) {
+    threads.emplace_back([&histogram, ns] {
+      for (int n = 0; n < 1000; ++n) histogram.record(absl::Nanoseconds(ns));
     });
   }
   for (std::thread& thread : threads) thread.join();
-  EXPECT_EQ(histogram.count(), 4000);
+  // A duration that was lost would move the quarters' bounds.
+  for (int i = 0; i < 4; ++i) {
+    const double ns = of_thread[static_cast<std::size_t>(i)];
+    EXPECT_NEAR(nanoseconds(histogram.quantile((1000 * i + 1) / 4000.0)), ns, ns / 16);
+    EXPECT_NEAR(nanoseconds(histogram.quantile((i + 1) / 4.0)), ns, ns / 16);
+  }
 }
 
 }  // namespace
