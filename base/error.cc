@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <memory>
+#include <system_error>
 #include <typeinfo>
 #include <utility>
 
@@ -79,6 +80,10 @@ absl::Status status_from_exception(const std::exception_ptr& exception) {
 }
 
 void set_exception_translator(ExceptionTranslator translator) { exception_translator.store(translator); }
+
+absl::Status errno_status(absl::string_view what, int error) {
+  return absl::UnavailableError(absl::StrCat(what, ": ", std::generic_category().message(error)));
+}
 
 void throw_if_error(const absl::Status& status) {
   if (!status.ok()) throw Error(status);

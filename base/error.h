@@ -59,6 +59,9 @@ using ExceptionTranslator = absl::Status (*)(const std::exception& exception);
 // Installs the translator of the process; the last one counts, nullptr is none. Thread-safe.
 void set_exception_translator(ExceptionTranslator translator);
 
+// "what: text of errno". Unavailable: what the system would not do now it may do another time.
+absl::Status errno_status(absl::string_view what, int error);
+
 // Throws Error unless OK.
 void throw_if_error(const absl::Status& status);
 

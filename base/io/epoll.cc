@@ -4,21 +4,21 @@
 #include <cerrno>
 #include <cstring>
 
-#include "absl/strings/str_cat.h"
+#include "gradwire/base/error.h"
 
 namespace gradwire {
 
 absl::StatusOr<Epoll> Epoll::create() {
   Descriptor epoll(::epoll_create1(EPOLL_CLOEXEC));
   if (epoll.valid()) return Epoll(std::move(epoll));
-  return absl::UnavailableError(absl::StrCat("cannot make an epoll: ", std::strerror(errno)));
+  return errno_status("cannot make an epoll", errno);
 }
 
 absl::Status Epoll::add(int fd, uint32_t events, uint64_t id) const {
   epoll_event event = {.events = events, .data = {.u64 = id}};
   if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) == 0) return absl::OkStatus();
   if (errno == EPERM) return absl::PermissionDeniedError("a plain file cannot be waited for");
-  return absl::UnavailableError(absl::StrCat("cannot watch a descriptor: ", std::strerror(errno)));
+  return errno_status("cannot watch a descriptor", errno);
 }
 
 void Epoll::change(int fd, uint32_t events, uint64_t id) const {

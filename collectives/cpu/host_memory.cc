@@ -45,10 +45,6 @@ std::size_t total_bytes(int size, std::size_t slot_bytes) {
   return slots_offset(size) + 2 * static_cast<std::size_t>(size) * slot_bytes;
 }
 
-absl::Status unavailable(absl::string_view what) {
-  return absl::UnavailableError(absl::StrCat(what, ": ", std::strerror(errno)));
-}
-
 // What member 0 says in the store of its memory, or of its failure to make one.
 struct Published {
   int process = 0;
@@ -77,11 +73,11 @@ struct Published {
 //   2. Only a file in memory that belongs to this user is opened, by way of what step 1 holds, so that it is the same.
 absl::StatusOr<Descriptor> open_memory(const std::string& path) {
   const Descriptor found(::open(path.c_str(), O_PATH | O_CLOEXEC));
-  if (!found.valid()) return unavailable(absl::StrCat("cannot open ", path));
+  if (!found.valid()) return errno_status(absl::StrCat("cannot open ", path), errno);
   struct stat file;
   struct statfs file_system;
   if (::fstat(found.get(), &file) != 0 || ::fstatfs(found.get(), &file_system) != 0)
-    return unavailable(absl::StrCat("cannot tell what ", path, " is"));
+    return errno_status(absl::StrCat("cannot tell what ", path, " is"), errno);
   if (!S_ISREG(file.st_mode) || static_cast<uint64_t>(file_system.f_type) != TMPFS_MAGIC ||
       file.st_uid != ::geteuid()) {
     return absl::InvalidArgumentError(
@@ -90,7 +86,7 @@ absl::StatusOr<Descriptor> open_memory(const std::string& path) {
   }
   const std::string own_path = absl::StrCat("/proc/self/fd/", found.get());
   Descriptor opened(::open(own_path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK));
-  if (!opened.valid()) return unavailable(absl::StrCat("cannot open ", path));
+  if (!opened.valid()) return errno_status(absl::StrCat("cannot open ", path), errno);
   return opened;
 }
 
@@ -101,7 +97,7 @@ bool has_ended(const Descriptor& process) {
 
 absl::StatusOr<Descriptor> watch(int process) {
   Descriptor watched(static_cast<int>(::syscall(SYS_pidfd_open, process, 0)));
-  if (!watched.valid()) return unavailable(absl::StrCat("cannot watch process ", process));
+  if (!watched.valid()) return errno_status(absl::StrCat("cannot watch process ", process), errno);
   return watched;
 }
 

@@ -99,8 +99,7 @@ absl::StatusOr<std::unique_ptr<MulticastSocket>> MulticastSocket::open(const End
   std::unique_ptr<MulticastSocket> opened(
       new MulticastSocket(fd, eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), group));
   if (fd < 0 || opened->wake_fd_ < 0) {
-    return absl::UnavailableError(
-        absl::StrCat("no socket for the multicast group ", to_string(group), ": ", std::strerror(error)));
+    return errno_status(absl::StrCat("no socket for the multicast group ", to_string(group)), error);
   }
   GRADWIRE_RETURN_IF_ERROR(opened->join());
   return opened;
@@ -136,8 +135,8 @@ absl::Status MulticastSocket::join() {
     }
   }
   if (interfaces_.empty()) {
-    return absl::UnavailableError(absl::StrCat("no network interface can join the multicast group ",
-                                               to_string(group_), ": ", std::strerror(error)));
+    return errno_status(absl::StrCat("no network interface can join the multicast group ", to_string(group_)),
+                        error);
   }
   if (v6_) {
     set_option(fd_, IPPROTO_IPV6, IPV6_MULTICAST_LOOP, 1);

@@ -64,8 +64,7 @@ absl::StatusOr<Descriptor> listen_at(const ShmAddress& address) {
   if (!socket.valid() ||
       ::bind(socket.get(), reinterpret_cast<const sockaddr*>(&at.storage), at.length) != 0 ||
       ::listen(socket.get(), SOMAXCONN) != 0) {
-    return absl::UnavailableError(
-        absl::StrCat("cannot listen on ", address.to_string(), ": ", std::strerror(errno)));
+    return errno_status(absl::StrCat("cannot listen on ", address.to_string()), errno);
   }
   return socket;
 }

@@ -3,9 +3,8 @@
 #include <fcntl.h>
 
 #include <cerrno>
-#include <system_error>
 
-#include "absl/strings/str_cat.h"
+#include "gradwire/base/error.h"
 
 namespace gradwire::tools {
 
@@ -13,10 +12,6 @@ absl::StatusOr<Pipe> make_pipe() {
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) return errno_status("cannot make a pipe", errno);
   return Pipe{Descriptor(ends[0]), Descriptor(ends[1])};
-}
-
-absl::Status errno_status(const std::string& what, int error) {
-  return absl::UnavailableError(absl::StrCat(what, ": ", std::generic_category().message(error)));
 }
 
 ssize_t read_retrying(int fd, void* data, size_t size) {

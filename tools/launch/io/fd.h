@@ -2,9 +2,6 @@
 
 #include <unistd.h>
 
-#include <string>
-
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "gradwire/base/io/descriptor.h"
 
@@ -17,9 +14,6 @@ struct Pipe {
 
 // A pipe whose ends a worker does not inherit unless they are given to it.
 absl::StatusOr<Pipe> make_pipe();
-
-// "what: text of errno". Unavailable: what the system would not do now it may do another time.
-absl::Status errno_status(const std::string& what, int error);
 
 // Reads or writes again when a signal interrupted; otherwise as read(2) and write(2).
 ssize_t read_retrying(int fd, void* data, size_t size);

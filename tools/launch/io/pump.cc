@@ -4,8 +4,10 @@
 #include <sys/epoll.h>
 
 #include <cerrno>
+#include <string>
 #include <utility>
 
+#include "gradwire/base/error.h"
 #include "gradwire/base/log.h"
 #include "gradwire/tools/launch/io/fd.h"
 

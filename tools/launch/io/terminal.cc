@@ -7,6 +7,8 @@
 
 #include <cerrno>
 
+#include "gradwire/base/error.h"
+
 namespace gradwire::tools {
 
 absl::StatusOr<Pipe> make_terminal() {

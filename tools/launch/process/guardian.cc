@@ -15,7 +15,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "absl/time/time.h"
+#include "gradwire/base/error.h"
 #include "gradwire/tools/launch/io/fd.h"
 #include "gradwire/tools/launch/process/guardian_process.h"
 

@@ -4,6 +4,7 @@
 
 #include <cerrno>
 
+#include "gradwire/base/error.h"
 #include "gradwire/tools/launch/io/fd.h"
 
 namespace gradwire::tools {

@@ -32,7 +32,7 @@ absl::StatusOr<std::unique_ptr<RendezvousClient>> RendezvousClient::start(Client
   options = filled_in(std::move(options), clock);
   GRADWIRE_RETURN_IF_ERROR(check(options.node));
   Descriptor event(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!event.valid()) return tools::errno_status("cannot make an eventfd", errno);
+  if (!event.valid()) return errno_status("cannot make an eventfd", errno);
   return std::unique_ptr<RendezvousClient>(
       new RendezvousClient(std::move(options), std::move(open_store), clock, std::move(event)));
 }

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "gradwire/base/error.h"
 
 namespace gradwire::transport {
 namespace {
@@ -99,8 +100,7 @@ absl::Status ControlSocket::check_peer() const {
   ucred peer = {};
   socklen_t length = sizeof(peer);
   if (::getsockopt(descriptor(), SOL_SOCKET, SO_PEERCRED, &peer, &length) != 0) {
-    return absl::UnavailableError(
-        absl::StrCat("cannot tell whose process is at the other end: ", std::strerror(errno)));
+    return errno_status("cannot tell whose process is at the other end", errno);
   }
   if (peer.uid != ::geteuid()) {
     return absl::PermissionDeniedError(

@@ -12,16 +12,13 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "gradwire/base/error.h"
 
 namespace gradwire::transport {
 namespace {
 
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 constexpr std::size_t kHugePage = std::size_t{2} << 20;
-
-absl::Status unavailable(absl::string_view what) {
-  return absl::UnavailableError(absl::StrCat(what, ": ", std::strerror(errno)));
-}
 
 }  // namespace
 
@@ -31,11 +28,12 @@ SharedMemory::~SharedMemory() {
 
 absl::StatusOr<SharedMemory> SharedMemory::create(std::size_t bytes, bool huge, Descriptor& descriptor) {
   Descriptor created(::memfd_create("gradwire", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (!created.valid()) return unavailable("cannot create shared memory");
+  if (!created.valid()) return errno_status("cannot create shared memory", errno);
   if (::ftruncate(created.get(), static_cast<off_t>(bytes)) != 0) {
-    return unavailable(absl::StrCat("cannot make shared memory of ", bytes, " bytes"));
+    return errno_status(absl::StrCat("cannot make shared memory of ", bytes, " bytes"), errno);
   }
-  if (::fcntl(created.get(), F_ADD_SEALS, kSeals) != 0) return unavailable("cannot seal shared memory");
+  if (::fcntl(created.get(), F_ADD_SEALS, kSeals) != 0)
+    return errno_status("cannot seal shared memory", errno);
   absl::StatusOr<SharedMemory> memory = map(created.get(), bytes, huge);
   if (memory.ok()) descriptor = std::move(created);
   return memory;
@@ -64,7 +62,7 @@ absl::StatusOr<SharedMemory> SharedMemory::map(int descriptor, std::size_t bytes
   void* const reserved =
       ::mmap(nullptr, bytes + slack, huge ? PROT_NONE : PROT_READ | PROT_WRITE,
              huge ? MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE : MAP_SHARED, huge ? -1 : descriptor, 0);
-  if (reserved == MAP_FAILED) return unavailable(absl::StrCat("cannot map ", bytes, " bytes"));
+  if (reserved == MAP_FAILED) return errno_status(absl::StrCat("cannot map ", bytes, " bytes"), errno);
   char* start = static_cast<char*>(reserved);
   if (huge) {
     const std::size_t page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
@@ -73,7 +71,7 @@ absl::StatusOr<SharedMemory> SharedMemory::map(int descriptor, std::size_t bytes
     const std::size_t end = (bytes + slack + page - 1) / page * page;
     if (::mmap(start + before, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, descriptor, 0) ==
         MAP_FAILED) {
-      absl::Status status = unavailable(absl::StrCat("cannot map ", bytes, " bytes"));
+      absl::Status status = errno_status(absl::StrCat("cannot map ", bytes, " bytes"), errno);
       ::munmap(start, bytes + slack);
       return status;
     }
