@@ -117,7 +117,7 @@ absl::Status HostLayoutFormation::share_memory() {
 }
 
 absl::Status HostLayoutFormation::lay_lanes() {
-  absl::StatusOr<std::unique_ptr<Lanes>> joined =
+  absl::StatusOr<std::shared_ptr<Lanes>> joined =
       Lanes::join({.rank = options_.rank,
                    .size = options_.size,
                    .store = std::make_shared<store::PrefixStore>("lanes/", options_.store),

@@ -24,7 +24,7 @@ struct HostLayout {
   // nullptr for the only member on a host.
   std::unique_ptr<HostGroup> host;
   // Where all are on one host.
-  std::unique_ptr<Lanes> lanes;
+  std::shared_ptr<Lanes> lanes;
 
   bool one_host() const { return host != nullptr && leaders.size() == 1; }
 };

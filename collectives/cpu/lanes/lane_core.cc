@@ -34,6 +34,19 @@ class LaneExecutor final : public Executor {
 
 }  // namespace
 
+absl::StatusOr<std::shared_ptr<Lanes>> Lanes::join(const Options& options) {
+  const HostMemory::Options memory{.index = options.rank,
+                                   .size = options.size,
+                                   .store = options.store,
+                                   .slot_bytes = LaneCarrier::slot_bytes(options.size),
+                                   .timeout = options.timeout};
+  GRADWIRE_ASSIGN_OR_RETURN(std::unique_ptr<HostMemory> joined, HostMemory::join(memory));
+  const auto core = std::make_shared<LaneCore>(options, std::move(joined));
+  core->start();
+  // What is under way, and the thread, refer to the core alone.
+  return std::shared_ptr<Lanes>(core.get(), [core](Lanes*) { core->shutdown(); });
+}
+
 LaneCore::LaneCore(const Lanes::Options& options, std::unique_ptr<HostMemory> memory)
     : options_(options),
       memory_(std::move(memory)),

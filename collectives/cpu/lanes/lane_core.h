@@ -17,19 +17,19 @@ namespace gradwire::collectives::cpu {
 
 // What is behind Lanes: a LaneCarrier, guarded by mutex_, and the threads that drive it. Futures are completed, and others
 // are rung for, when the lock has been released.
-class LaneCore : public std::enable_shared_from_this<LaneCore> {
+class LaneCore final : public Lanes, public std::enable_shared_from_this<LaneCore> {
  public:
   LaneCore(const Lanes::Options& options, std::unique_ptr<HostMemory> memory);
-  ~LaneCore();
+  ~LaneCore() override;
 
   // lane_core.cc
   void start();
   void shutdown();
-  void abort(const absl::Status& reason);
-  Future<void> send(int dst, int64_t tag, Span data, absl::Time deadline);
-  std::optional<absl::Status> try_send(int dst, int64_t tag, Span data);
-  Future<int> receive(int src, int64_t tag, Span data, absl::Time deadline);
-  std::optional<absl::StatusOr<int>> try_receive(int src, int64_t tag, Span data);
+  void abort(const absl::Status& reason) override;
+  Future<void> send(int dst, int64_t tag, Span data, absl::Time deadline) override;
+  std::optional<absl::Status> try_send(int dst, int64_t tag, Span data) override;
+  Future<int> receive(int src, int64_t tag, Span data, absl::Time deadline) override;
+  std::optional<absl::StatusOr<int>> try_receive(int src, int64_t tag, Span data) override;
 
   // lane_wait.cc
   // Drives until `done`, or the deadline.

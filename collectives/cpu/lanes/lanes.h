@@ -14,8 +14,6 @@
 
 namespace gradwire::collectives::cpu {
 
-class LaneCore;
-
 // Point to point between ranks that all share one host: the meaning of Mesh's send and receive (source, tag, no
 // overtaking, what waits is bounded), by way of memory.
 //
@@ -44,25 +42,21 @@ class Lanes {
     std::shared_ptr<Executor> executor;
   };
   // Returns when all members have joined. Unavailable when memory cannot be shared; the store's errors.
-  static absl::StatusOr<std::unique_ptr<Lanes>> join(const Options& options);
-  // Leaves: others hear of it, and what is under way here fails with Cancelled. Waits for the group's thread, unless a
-  // continuation leaves on that thread itself.
-  ~Lanes();
+  //
+  // Who lets go of the lanes leaves: others hear of it, and what is under way here fails with Cancelled. Waits for the
+  // group's thread, unless a continuation leaves on that thread itself.
+  static absl::StatusOr<std::shared_ptr<Lanes>> join(const Options& options);
+  virtual ~Lanes() = default;
 
   // As Mesh's.
-  Future<void> send(int dst, int64_t tag, Span data, absl::Time deadline);
-  Future<int> receive(int src, int64_t tag, Span data, absl::Time deadline);
+  virtual Future<void> send(int dst, int64_t tag, Span data, absl::Time deadline) = 0;
+  virtual Future<int> receive(int src, int64_t tag, Span data, absl::Time deadline) = 0;
   // The same where it can be done at once, or takes some microseconds; none: nothing has happened.
-  std::optional<absl::Status> try_send(int dst, int64_t tag, Span data);
-  std::optional<absl::StatusOr<int>> try_receive(int src, int64_t tag, Span data);
+  virtual std::optional<absl::Status> try_send(int dst, int64_t tag, Span data) = 0;
+  virtual std::optional<absl::StatusOr<int>> try_receive(int src, int64_t tag, Span data) = 0;
 
   // Everything under way, and everything that comes, fails here with this reason. The first reason stays.
-  void abort(const absl::Status& reason);
-
- private:
-  explicit Lanes(std::shared_ptr<LaneCore> core) : core_(std::move(core)) {}
-
-  const std::shared_ptr<LaneCore> core_;
+  virtual void abort(const absl::Status& reason) = 0;
 };
 
 }  // namespace gradwire::collectives::cpu

@@ -56,7 +56,7 @@ class LanesHostileTest : public testing::Test {
 
   const std::string payload_ = std::string(kLanePieceBytes, 'p');
   std::unique_ptr<HostMemory> memory_;
-  std::unique_ptr<Lanes> victim_;
+  std::shared_ptr<Lanes> victim_;
   std::optional<LaneWriter> to_victim_;
   std::optional<LaneReader> to_me_;
 };

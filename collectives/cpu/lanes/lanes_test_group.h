@@ -36,7 +36,7 @@ class Members {
     std::vector<std::thread> threads;
     for (int rank = 0; rank < size; ++rank) {
       threads.emplace_back([this, store, rank, size] {
-        absl::StatusOr<std::unique_ptr<Lanes>> joined =
+        absl::StatusOr<std::shared_ptr<Lanes>> joined =
             Lanes::join({.rank = rank, .size = size, .store = store});
         ASSERT_TRUE(joined.ok()) << joined.status();
         lanes[static_cast<std::size_t>(rank)] = *std::move(joined);
@@ -46,7 +46,7 @@ class Members {
   }
   Lanes& operator[](int rank) { return *lanes[static_cast<std::size_t>(rank)]; }
 
-  std::vector<std::unique_ptr<Lanes>> lanes;
+  std::vector<std::shared_ptr<Lanes>> lanes;
 };
 
 }  // namespace gradwire::collectives::cpu

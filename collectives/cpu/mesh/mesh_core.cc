@@ -53,6 +53,18 @@ absl::StatusOr<std::vector<std::unique_ptr<transport::Transport>>> make_transpor
 
 }  // namespace
 
+absl::StatusOr<std::shared_ptr<Mesh>> Mesh::create(Options options) {
+  if (options.size < 1 || options.rank < 0 || options.rank >= options.size) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("rank ", options.rank, " is not in a world of ", options.size));
+  }
+  if (options.store == nullptr) return absl::InvalidArgumentError("a mesh needs a store");
+  const auto core = std::make_shared<MeshCore>(std::move(options));
+  GRADWIRE_RETURN_IF_ERROR(core->start());
+  // Ends the core when its user lets go; what is under way refers to the core alone.
+  return std::shared_ptr<Mesh>(core.get(), [core](Mesh*) { core->shutdown(); });
+}
+
 MeshCore::MeshCore(Mesh::Options options)
     : options_(std::move(options)),
       endpoint_({.rank = options_.rank, .size = options_.size, .eager_bytes = options_.eager_bytes}),
@@ -122,6 +134,16 @@ Future<int> MeshCore::receive(int src, uint64_t channel, int64_t tag, Span data,
   return future;
 }
 
+template <typename Event>
+void MeshCore::on_event(Event event) {
+  Effects effects;
+  {
+    MutexLock lock(endpoint_.mutex);
+    event(endpoint_.state, effects);
+  }
+  perform(std::move(effects));
+}
+
 template <typename OperationPtr>
 void MeshCore::watch_locked(const OperationPtr& operation) {
   operation->promise.on_cancel([core = weak_from_this(), operation] {
@@ -132,12 +154,9 @@ void MeshCore::watch_locked(const OperationPtr& operation) {
 
 template <typename OperationPtr>
 void MeshCore::cancel(const OperationPtr& operation) {
-  Effects effects;
-  {
-    MutexLock lock(endpoint_.mutex);
-    endpoint_.state.end(operation, absl::CancelledError("cancelled by the caller"), effects);
-  }
-  perform(std::move(effects));
+  on_event([&](Endpoint& state, Effects& effects) {
+    state.end(operation, absl::CancelledError("cancelled by the caller"), effects);
+  });
   // Somebody may be using its memory, which the caller takes to be its own again.
   waiters_.fetch_add(1);
   {
@@ -165,21 +184,11 @@ void MeshCore::expire() {
 }
 
 void MeshCore::abort(uint64_t channel, const absl::Status& reason) {
-  Effects effects;
-  {
-    MutexLock lock(endpoint_.mutex);
-    endpoint_.state.abort(channel, reason, effects);
-  }
-  perform(std::move(effects));
+  on_event([&](Endpoint& state, Effects& effects) { state.abort(channel, reason, effects); });
 }
 
 void MeshCore::forget(uint64_t channel) {
-  Effects effects;
-  {
-    MutexLock lock(endpoint_.mutex);
-    endpoint_.state.forget(channel, effects);
-  }
-  perform(std::move(effects));
+  on_event([&](Endpoint& state, Effects& effects) { state.forget(channel, effects); });
 }
 
 void MeshCore::name_ranks(uint64_t channel, absl::flat_hash_map<int, int> names) {
@@ -249,43 +258,25 @@ absl::Status MeshCore::on_frame(int rank, bool in, const Frame& frame, transport
     return absl::InvalidArgumentError(absl::StrCat("a frame of kind ", static_cast<int>(frame.kind),
                                                    " is not the ", in ? "sender's" : "receiver's"));
   }
-  Effects effects;
   absl::Status status;
-  {
-    MutexLock lock(endpoint_.mutex);
-    status = endpoint_.state.on_frame(rank, frame, Payload(std::move(message), kFrameBytes), effects);
-  }
-  perform(std::move(effects));
+  on_event([&](Endpoint& state, Effects& effects) {
+    status = state.on_frame(rank, frame, Payload(std::move(message), kFrameBytes), effects);
+  });
   return status;
 }
 
 void MeshCore::on_out_closed(int rank, const absl::Status& reason) {
-  Effects effects;
-  {
-    MutexLock lock(endpoint_.mutex);
-    endpoint_.state.fail_sends(rank, reason, effects);
-  }
-  perform(std::move(effects));
+  on_event([&](Endpoint& state, Effects& effects) { state.fail_sends(rank, reason, effects); });
 }
 
 void MeshCore::on_lost(int rank, const absl::Status& reason) {
-  Effects effects;
-  {
-    MutexLock lock(endpoint_.mutex);
-    endpoint_.state.lose(rank, reason, effects);
-  }
-  perform(std::move(effects));
+  on_event([&](Endpoint& state, Effects& effects) { state.lose(rank, reason, effects); });
 }
 
 void MeshCore::shutdown() {
   std::call_once(shut_down_, [this] {
     const absl::Status reason = absl::CancelledError("the mesh was shut down");
-    Effects effects;
-    {
-      MutexLock lock(endpoint_.mutex);
-      endpoint_.state.close(reason, effects);
-    }
-    perform(std::move(effects));
+    on_event([&](Endpoint& state, Effects& effects) { state.close(reason, effects); });
     if (links_ != nullptr) links_->shutdown(reason);
     if (executor_ != nullptr) executor_->shutdown();
     if (timers_ != nullptr) timers_->shutdown();

@@ -22,26 +22,29 @@ namespace gradwire::collectives::cpu {
 // The implementation of a Mesh: an Endpoint whose carrier is the connections of MeshLinks; MeshSender sends.
 //
 // The lock of the endpoint is never held while something is sent, copied or completed.
-class MeshCore : public std::enable_shared_from_this<MeshCore>,
-                 public MeshLinks::Observer,
-                 public MeshSender::Owner {
+class MeshCore final : public Mesh,
+                       public std::enable_shared_from_this<MeshCore>,
+                       public MeshLinks::Observer,
+                       public MeshSender::Owner {
  public:
   explicit MeshCore(Mesh::Options options);
   ~MeshCore() override;
 
   absl::Status start();
-  void shutdown();
-  void abort(uint64_t channel, const absl::Status& reason);
-  void forget(uint64_t channel);
-  void name_ranks(uint64_t channel, absl::flat_hash_map<int, int> names);
-  const std::shared_ptr<ThreadPool>& executor() const { return executor_; }
-
-  Future<void> send(int dst, uint64_t channel, int64_t tag, Span data, absl::Time deadline);
-  Future<int> receive(int src, uint64_t channel, int64_t tag, Span data, absl::Time deadline);
+  Future<void> send(int dst, uint64_t channel, int64_t tag, Span data, absl::Time deadline) override;
+  Future<int> receive(int src, uint64_t channel, int64_t tag, Span data, absl::Time deadline) override;
+  void abort(uint64_t channel, const absl::Status& reason) override;
+  void forget(uint64_t channel) override;
+  void name_ranks(uint64_t channel, absl::flat_hash_map<int, int> names) override;
+  std::shared_ptr<Executor> executor() const override { return executor_; }
+  void shutdown() override;
 
  private:
   using ConnectionPtr = MeshLinks::ConnectionPtr;
   absl::Status check_size(Span data) const;
+  // Calls `event`, a void(Endpoint&, Effects&), with the lock of the endpoint held, then performs the effects.
+  template <typename Event>
+  void on_event(Event event);
   template <typename OperationPtr>
   void cancel(const OperationPtr& operation);
   // Ends the operation when its future is cancelled, or its deadline passes.
