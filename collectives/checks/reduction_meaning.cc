@@ -1,5 +1,13 @@
 #include "gradwire/collectives/checks/reduction_meaning.h"
 
+#include <ATen/ops/add.h>
+#include <ATen/ops/bitwise_and.h>
+#include <ATen/ops/bitwise_or.h>
+#include <ATen/ops/bitwise_xor.h>
+#include <ATen/ops/maximum.h>
+#include <ATen/ops/minimum.h>
+#include <ATen/ops/mul.h>
+
 namespace gradwire::collectives {
 namespace {
 
@@ -49,6 +57,33 @@ const char* why_no_meaning(const Reduction& op, c10::ScalarType dtype) {
       return is_integer(dtype) ? nullptr : "bitwise operations are for integers and bool";
   }
   return "there is no such operation";
+}
+
+void combine_tensors(ReduceOp op, at::Tensor& out, const at::Tensor& a, const at::Tensor& b) {
+  switch (op) {
+    case ReduceOp::kSum:
+    case ReduceOp::kAvg:
+      at::add_out(out, a, b);
+      return;
+    case ReduceOp::kProduct:
+      at::mul_out(out, a, b);
+      return;
+    case ReduceOp::kMin:
+      at::minimum_out(out, a, b);
+      return;
+    case ReduceOp::kMax:
+      at::maximum_out(out, a, b);
+      return;
+    case ReduceOp::kBand:
+      at::bitwise_and_out(out, a, b);
+      return;
+    case ReduceOp::kBor:
+      at::bitwise_or_out(out, a, b);
+      return;
+    case ReduceOp::kBxor:
+      at::bitwise_xor_out(out, a, b);
+      return;
+  }
 }
 
 }  // namespace gradwire::collectives

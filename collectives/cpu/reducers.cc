@@ -1,15 +1,7 @@
 #include "gradwire/collectives/cpu/reducers.h"
 
 #include <ATen/core/Tensor.h>
-#include <ATen/core/grad_mode.h>
-#include <ATen/ops/add.h>
-#include <ATen/ops/bitwise_and.h>
-#include <ATen/ops/bitwise_or.h>
-#include <ATen/ops/bitwise_xor.h>
 #include <ATen/ops/from_blob.h>
-#include <ATen/ops/maximum.h>
-#include <ATen/ops/minimum.h>
-#include <ATen/ops/mul.h>
 #include <c10/core/InferenceMode.h>
 
 #include <algorithm>
@@ -41,39 +33,12 @@ class TorchReducer final : public Reducer {
         return at::from_blob(const_cast<char*>(static_cast<const char*>(data)) + at, {count}, options_);
       };
       at::Tensor to = tensor(out);
-      apply(to, tensor(a), tensor(b));
+      combine_tensors(op_, to, tensor(a), tensor(b));
     }
   }
 
  private:
   static constexpr std::size_t kQuickBytes = std::size_t{16} << 10;
-
-  void apply(at::Tensor& out, const at::Tensor& a, const at::Tensor& b) const {
-    switch (op_) {
-      case ReduceOp::kSum:
-      case ReduceOp::kAvg:
-        at::add_out(out, a, b);
-        return;
-      case ReduceOp::kProduct:
-        at::mul_out(out, a, b);
-        return;
-      case ReduceOp::kMin:
-        at::minimum_out(out, a, b);
-        return;
-      case ReduceOp::kMax:
-        at::maximum_out(out, a, b);
-        return;
-      case ReduceOp::kBand:
-        at::bitwise_and_out(out, a, b);
-        return;
-      case ReduceOp::kBor:
-        at::bitwise_or_out(out, a, b);
-        return;
-      case ReduceOp::kBxor:
-        at::bitwise_xor_out(out, a, b);
-        return;
-    }
-  }
 
   const ReduceOp op_;
   const at::TensorOptions options_;

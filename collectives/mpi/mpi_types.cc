@@ -1,13 +1,6 @@
 #include "gradwire/collectives/mpi/mpi_types.h"
 
-#include <ATen/ops/add.h>
-#include <ATen/ops/bitwise_and.h>
-#include <ATen/ops/bitwise_or.h>
-#include <ATen/ops/bitwise_xor.h>
 #include <ATen/ops/from_blob.h>
-#include <ATen/ops/maximum.h>
-#include <ATen/ops/minimum.h>
-#include <ATen/ops/mul.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/InferenceMode.h>
 
@@ -16,45 +9,19 @@
 
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/error.h"
+#include "gradwire/collectives/checks/reduction_meaning.h"
 
 namespace gradwire::collectives {
 namespace {
 
 using c10::ScalarType;
 
-// `into` becomes `into` and `from`, combined.
-void combine(ReduceOp op, at::Tensor into, const at::Tensor& from) {
-  switch (op) {
-    case ReduceOp::kSum:
-    case ReduceOp::kAvg:
-      at::add_out(into, into, from);
-      break;
-    case ReduceOp::kProduct:
-      at::mul_out(into, into, from);
-      break;
-    case ReduceOp::kMin:
-      at::minimum_out(into, into, from);
-      break;
-    case ReduceOp::kMax:
-      at::maximum_out(into, into, from);
-      break;
-    case ReduceOp::kBand:
-      at::bitwise_and_out(into, into, from);
-      break;
-    case ReduceOp::kBor:
-      at::bitwise_or_out(into, into, from);
-      break;
-    case ReduceOp::kBxor:
-      at::bitwise_xor_out(into, into, from);
-      break;
-  }
-}
-
 template <ScalarType kDtype, ReduceOp kOp>
 void reduce_in_mpi(void* from, void* into, int* count, MPI_Datatype*) {
   // MPI calls this from whatever thread moves things along. It cannot throw: probe() has tried the same.
   const c10::InferenceMode no_grad;
-  combine(kOp, at::from_blob(into, {*count}, kDtype), at::from_blob(from, {*count}, kDtype));
+  at::Tensor to = at::from_blob(into, {*count}, kDtype);
+  combine_tensors(kOp, to, to, at::from_blob(from, {*count}, kDtype));
 }
 
 template <ScalarType kDtype>
@@ -169,7 +136,8 @@ bool agrees_with_libtorch(ScalarType dtype, ReduceOp op) {
 absl::Status probe(ScalarType dtype, ReduceOp op) {
   try {
     const c10::InferenceMode no_grad;
-    combine(op, at::zeros({1}, dtype), at::zeros({1}, dtype));
+    at::Tensor zero = at::zeros({1}, dtype);
+    combine_tensors(op, zero, zero, at::zeros({1}, dtype));
     return absl::OkStatus();
   } catch (const std::exception&) {
     return absl::InvalidArgumentError(
