@@ -24,17 +24,7 @@ class ForwardingStore : public Store {
   // What the other store calls this key, or the keys with this prefix.
   virtual std::string full(absl::string_view key) const { return std::string(key); }
 
-  absl::Status do_set(absl::string_view key, absl::string_view value, absl::Time deadline) override;
-  absl::StatusOr<int64_t> do_add(absl::string_view key, int64_t n, absl::Time deadline) override;
-  absl::StatusOr<std::string> do_compare_set(absl::string_view key, absl::string_view expected,
-                                             absl::string_view desired, absl::Time deadline) override;
-  absl::StatusOr<bool> do_delete_key(absl::string_view key, absl::Time deadline) override;
-  absl::StatusOr<int64_t> do_num_keys(absl::string_view prefix, absl::Time deadline) override;
-  absl::StatusOr<std::vector<std::string>> do_wait(const std::vector<std::string>& keys,
-                                                   absl::Time deadline) override;
-  absl::StatusOr<std::optional<std::string>> do_watch(absl::string_view key,
-                                                      std::optional<absl::string_view> last_value,
-                                                      absl::Time deadline) override;
+  GRADWIRE_STORE_OPERATIONS_;
 
  private:
   absl::Duration left(absl::Time deadline) const { return deadline - clock().now(); }
