@@ -21,19 +21,20 @@ absl::Status add_tensor(at::Tensor tensor, bool give_away, Encoder& encoder, pro
   return absl::OkStatus();
 }
 
-// The number of an enumerator: its own kind, or an integer.
-absl::StatusOr<int64_t> number_of(const proto::Value& in, proto::Value::KindCase kind, uint32_t own,
-                                  int64_t limit, absl::string_view name) {
+// The enumerator with a number: its own kind, or an integer.
+template <class Enum>
+absl::StatusOr<Enum> enumerator_of(const proto::Value& in, proto::Value::KindCase kind, uint32_t own,
+                                   absl::string_view name) {
   int64_t number = own;
   if (in.kind_case() == proto::Value::kInteger) {
     number = in.integer();
   } else if (in.kind_case() != kind) {
     return wrong_kind(name, in);
   }
-  if (number < 0 || number >= limit) {
+  if (number < 0 || number >= static_cast<int64_t>(Enum::NumOptions)) {
     return absl::InvalidArgumentError(absl::StrCat("there is no ", name, " with the number ", number));
   }
-  return number;
+  return static_cast<Enum>(number);
 }
 
 }  // namespace
@@ -96,10 +97,7 @@ absl::Status Codec<c10::ScalarType>::encode(c10::ScalarType value, Encoder&, pro
 }
 
 absl::StatusOr<c10::ScalarType> Codec<c10::ScalarType>::decode(const proto::Value& in, Decoder&) {
-  GRADWIRE_ASSIGN_OR_RETURN(int64_t number,
-                            number_of(in, proto::Value::kDtype, in.dtype(),
-                                      static_cast<int64_t>(c10::ScalarType::NumOptions), type_name()));
-  return static_cast<c10::ScalarType>(number);
+  return enumerator_of<c10::ScalarType>(in, proto::Value::kDtype, in.dtype(), type_name());
 }
 
 absl::Status Codec<c10::Layout>::encode(c10::Layout value, Encoder&, proto::Value& out) {
@@ -108,10 +106,7 @@ absl::Status Codec<c10::Layout>::encode(c10::Layout value, Encoder&, proto::Valu
 }
 
 absl::StatusOr<c10::Layout> Codec<c10::Layout>::decode(const proto::Value& in, Decoder&) {
-  GRADWIRE_ASSIGN_OR_RETURN(int64_t number,
-                            number_of(in, proto::Value::kLayout, in.layout(),
-                                      static_cast<int64_t>(c10::Layout::NumOptions), type_name()));
-  return static_cast<c10::Layout>(number);
+  return enumerator_of<c10::Layout>(in, proto::Value::kLayout, in.layout(), type_name());
 }
 
 absl::Status Codec<c10::MemoryFormat>::encode(c10::MemoryFormat value, Encoder&, proto::Value& out) {
@@ -120,10 +115,7 @@ absl::Status Codec<c10::MemoryFormat>::encode(c10::MemoryFormat value, Encoder&,
 }
 
 absl::StatusOr<c10::MemoryFormat> Codec<c10::MemoryFormat>::decode(const proto::Value& in, Decoder&) {
-  GRADWIRE_ASSIGN_OR_RETURN(int64_t number,
-                            number_of(in, proto::Value::kMemoryFormat, in.memory_format(),
-                                      static_cast<int64_t>(c10::MemoryFormat::NumOptions), type_name()));
-  return static_cast<c10::MemoryFormat>(number);
+  return enumerator_of<c10::MemoryFormat>(in, proto::Value::kMemoryFormat, in.memory_format(), type_name());
 }
 
 absl::Status Codec<c10::Device>::encode(const c10::Device& value, Encoder&, proto::Value& out) {
