@@ -2,14 +2,32 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "absl/time/time.h"
 #include "gradwire/autograd/context.h"
 #include "gradwire/autograd/graph/gradients.h"
-#include "gradwire/autograd/input.h"
+#include "gradwire/rpc/rref.h"
 
 namespace gradwire::autograd {
+
+// A tensor whose gradient is asked for: one of this worker, or a reference to one that any worker owns.
+class Input {
+ public:
+  Input(at::Tensor tensor) : tensor_(std::move(tensor)) {}                      // NOLINT: implicit by design
+  Input(rpc::RRef<at::Tensor> reference) : reference_(std::move(reference)) {}  // NOLINT: likewise
+
+  // Undefined when it is a reference.
+  const at::Tensor& tensor() const { return tensor_; }
+  // None when it is a tensor of this worker.
+  const std::optional<rpc::RRef<at::Tensor>>& reference() const { return reference_; }
+
+ private:
+  at::Tensor tensor_;
+  std::optional<rpc::RRef<at::Tensor>> reference_;
+};
 
 // How a pass finds out which gradients will arrive: the two algorithms of PyTorch's distributed autograd
 // design.

@@ -1,5 +1,9 @@
 #include "gradwire/autograd/graph/node_task.h"
 
+#include <ATen/ops/any.h>
+#include <ATen/ops/isnan.h>
+#include <c10/util/Exception.h>
+#include <torch/csrc/autograd/anomaly_mode.h>
 #include <torch/csrc/autograd/cpp_hook.h>
 #include <torch/csrc/autograd/engine.h>
 
@@ -7,10 +11,10 @@
 #include <cstring>
 #include <mutex>
 #include <optional>
+#include <stdexcept>
 #include <typeinfo>
 
 #include "absl/strings/str_cat.h"
-#include "gradwire/autograd/graph/anomaly.h"
 #include "gradwire/base/error.h"
 
 namespace gradwire::autograd {
@@ -26,6 +30,38 @@ void validate_gradients(const edge_list& edges, variable_list& gradients, const 
 }
 
 namespace {
+
+// libtorch gives the stack as a warning, and in no other way.
+class Collector : public c10::WarningHandler {
+ public:
+  void process(const c10::Warning& warning) override { text_ += warning.msg(); }
+  const std::string& text() const { return text_; }
+
+ private:
+  std::string text_;
+};
+
+// Adds to the error of `node` where in the forward it was made: the stack that libtorch kept, when anomaly mode was on
+// there.
+absl::Status with_forward_stack(Node& node, absl::Status status) {
+  Collector collector;
+  {
+    c10::WarningUtils::WarningHandlerGuard guard(&collector);
+    node.metadata()->print_stack(node.name());
+  }
+  return absl::Status(status.code(), absl::StrCat(status.message(), "; ", collector.text()));
+}
+
+// Throws where a gradient is not a number, naming its position.
+void refuse_nan(const variable_list& gradients) {
+  for (std::size_t i = 0; i < gradients.size(); ++i) {
+    if (!gradients[i].defined()) continue;
+    const at::Tensor values = gradients[i].is_sparse() ? gradients[i]._values() : gradients[i];
+    if (at::any(at::isnan(values.detach())).item<bool>()) {
+      throw std::runtime_error(absl::StrCat("it returned nan values in its output ", i));
+    }
+  }
+}
 
 // The output whose gradient a tensor's hook is for. libtorch does not export the symbols of the hook's class
 // that dynamic_cast would need.

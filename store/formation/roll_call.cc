@@ -12,7 +12,6 @@
 #include "gradwire/base/wall_clock.h"
 #include "gradwire/store/formation/claim.h"
 #include "gradwire/store/formation/roll_book.h"
-#include "gradwire/store/formation/roll_verdict.h"
 
 namespace gradwire::store {
 namespace {

@@ -12,7 +12,7 @@
 #include "absl/time/clock.h"
 #include "gradwire/base/clock.h"
 #include "gradwire/store/formation/claim.h"
-#include "gradwire/store/formation/roll_verdict.h"
+#include "gradwire/store/formation/roll_book.h"
 #include "gradwire/store/hash_store.h"
 
 namespace gradwire::store {

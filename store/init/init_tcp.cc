@@ -7,7 +7,7 @@
 #include "gradwire/base/error.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/store/init/init_internal.h"
-#include "gradwire/store/tcp/this_machine.h"
+#include "gradwire/store/tcp/endpoint.h"
 #include "gradwire/store/tcp_store.h"
 
 namespace gradwire::store {

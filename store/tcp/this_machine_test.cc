@@ -1,6 +1,6 @@
-#include "gradwire/store/tcp/this_machine.h"
 
 #include "gradwire/base/process/host.h"
+#include "gradwire/store/tcp/endpoint.h"
 #include "gtest/gtest.h"
 
 namespace gradwire::store {

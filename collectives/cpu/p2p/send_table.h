@@ -3,7 +3,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,7 +11,6 @@
 #include "absl/status/status.h"
 #include "gradwire/collectives/cpu/p2p/effects.h"
 #include "gradwire/collectives/cpu/p2p/frame.h"
-#include "gradwire/collectives/cpu/p2p/operation.h"
 
 namespace gradwire::collectives::cpu {
 

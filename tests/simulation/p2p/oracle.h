@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "gradwire/collectives/cpu/p2p/effects.h"
 #include "gradwire/collectives/cpu/p2p/frame.h"
-#include "gradwire/collectives/cpu/p2p/operation.h"
 
 namespace gradwire::p2p_simulation {
 

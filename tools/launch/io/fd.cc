@@ -1,6 +1,9 @@
 #include "gradwire/tools/launch/io/fd.h"
 
 #include <fcntl.h>
+#include <stdlib.h>
+#include <sys/ioctl.h>
+#include <termios.h>
 
 #include <cerrno>
 
@@ -38,6 +41,26 @@ bool write_all(int fd, const char* data, size_t size) {
     size -= put;
   }
   return true;
+}
+
+absl::StatusOr<Pipe> make_terminal() {
+  Pipe terminal;
+  terminal.read_end = Descriptor(posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC));
+  const int master = terminal.read_end.get();
+  if (master < 0 || grantpt(master) != 0 || unlockpt(master) != 0) {
+    return errno_status("cannot make a pseudo terminal", errno);
+  }
+  // By the descriptor and not by its name: /dev/pts may belong to another instance here.
+  terminal.write_end = Descriptor(ioctl(master, TIOCGPTPEER, O_WRONLY | O_NOCTTY | O_CLOEXEC));
+  termios mode{};
+  if (!terminal.write_end.valid() || tcgetattr(terminal.write_end.get(), &mode) != 0) {
+    return errno_status("cannot open a pseudo terminal", errno);
+  }
+  cfmakeraw(&mode);
+  if (tcsetattr(terminal.write_end.get(), TCSANOW, &mode) != 0) {
+    return errno_status("cannot set up a pseudo terminal", errno);
+  }
+  return terminal;
 }
 
 }  // namespace gradwire::tools

@@ -1,10 +1,11 @@
-#include "gradwire/tools/launch/io/terminal.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <string>
+
+#include "gradwire/tools/launch/io/fd.h"
 
 namespace gradwire::tools {
 namespace {

@@ -8,7 +8,6 @@
 #include "gradwire/store/etcd_store.h"
 #include "gradwire/store/hash_store.h"
 #include "gradwire/store/tcp/endpoint.h"
-#include "gradwire/store/tcp/this_machine.h"
 #include "gradwire/store/tcp_store.h"
 #include "gradwire/tools/launch/job/own_address.h"
 

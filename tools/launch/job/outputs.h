@@ -7,10 +7,10 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "gradwire/tools/launch/io/fd.h"
 #include "gradwire/tools/launch/io/loop.h"
 #include "gradwire/tools/launch/io/pump.h"
 #include "gradwire/tools/launch/io/sink.h"
-#include "gradwire/tools/launch/io/terminal.h"
 #include "gradwire/tools/launch/options/options.h"
 
 namespace gradwire::tools {
