@@ -48,8 +48,6 @@ class Reducer {
   // the group throws.
   Reducer(std::vector<NamedTensor> parameters, std::vector<NamedTensor> buffers, ReducerOptions options);
   ~Reducer();
-  Reducer(const Reducer&) = delete;
-  Reducer& operator=(const Reducer&) = delete;
 
   // Before each forward. With grad mode on, in training and outside begin_no_sync() it may communicate, and is entered by
   // all ranks: new buckets, and the buffers. Throws Error: FailedPrecondition when a pass was not finished, naming the

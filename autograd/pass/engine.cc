@@ -27,8 +27,6 @@ Engine::Engine(rpc::AgentServices& agent)
       passes_(agent, contexts_, gate_),
       server_(agent, contexts_, passes_, planter_) {}
 
-Engine::~Engine() = default;
-
 absl::StatusOr<Engine*> Engine::of(const rpc::Agent& agent) {
   if (Engine* engine = agent.services().extension<Engine>()) return engine;
   return absl::FailedPreconditionError(

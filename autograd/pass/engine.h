@@ -20,7 +20,6 @@ namespace gradwire::autograd {
 class Engine : public rpc::AgentExtension {
  public:
   explicit Engine(rpc::AgentServices& agent);
-  ~Engine() override;
 
   // The agent's engine. FailedPrecondition when it started before //autograd was linked in (a plugin).
   static absl::StatusOr<Engine*> of(const rpc::Agent& agent);

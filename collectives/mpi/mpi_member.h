@@ -24,8 +24,6 @@ class MpiMember {
             MpiWitness witness);
   // Gives the communicators back if the group was left in order: to a broken one messages may still be on their way.
   ~MpiMember();
-  MpiMember(const MpiMember&) = delete;
-  MpiMember& operator=(const MpiMember&) = delete;
 
   MpiRuntime& runtime() { return runtime_; }
   // Two, so that the one's messages are not taken for the other's.

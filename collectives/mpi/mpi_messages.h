@@ -21,8 +21,6 @@ class MpiMessages {
   explicit MpiMessages(std::shared_ptr<MpiMember> member) : member_(std::move(member)) {}
   // Messages under way fail with Aborted.
   ~MpiMessages();
-  MpiMessages(const MpiMessages&) = delete;
-  MpiMessages& operator=(const MpiMessages&) = delete;
 
   Future<void> send(at::Tensor tensor, int dst, int tag, absl::Time deadline);
   // `src`: -1 for any.

@@ -45,8 +45,6 @@ class NcclChannel {
 
   explicit NcclChannel(Options options);
   ~NcclChannel() { stop(); }
-  NcclChannel(const NcclChannel&) = delete;
-  NcclChannel& operator=(const NcclChannel&) = delete;
 
   c10::Device device() const { return options_.device; }
   void post(Message message);

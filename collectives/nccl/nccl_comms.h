@@ -50,8 +50,6 @@ class NcclComms {
                                                            const std::vector<c10::Device>& devices,
                                                            const Patience& patience);
   ~NcclComms() { abort(); }
-  NcclComms(const NcclComms&) = delete;
-  NcclComms& operator=(const NcclComms&) = delete;
 
   const std::vector<c10::Device>& devices() const { return devices_; }
   const std::vector<c10::cuda::CUDAStream>& streams() const { return streams_; }

@@ -23,8 +23,6 @@ class AsyncQueue {
   AsyncQueue() : state_(std::make_shared<State>()) {}
   // As close(); on the thread itself, the thread ends later.
   ~AsyncQueue();
-  AsyncQueue(const AsyncQueue&) = delete;
-  AsyncQueue& operator=(const AsyncQueue&) = delete;
 
   // False after close(): the task has not been taken. `note` is called with the ticket before the task can run.
   bool push(Turnstile& turnstile, Task task, absl::FunctionRef<uint64_t(uint64_t ticket)> note);

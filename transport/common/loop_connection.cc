@@ -12,8 +12,6 @@ namespace gradwire::transport {
 LoopConnection::LoopConnection(std::shared_ptr<LoopContext> context, std::string peer_address)
     : context_(std::move(context)), peer_address_(std::move(peer_address)) {}
 
-LoopConnection::~LoopConnection() = default;
-
 bool LoopConnection::begin_in_loop() {
   context_->connections.insert(shared_from_this());
   if (context_->shutting_down) finish_in_loop(shut_down_reason());

@@ -24,7 +24,6 @@ namespace gradwire::transport {
 class LoopConnection : public Connection, public std::enable_shared_from_this<LoopConnection> {
  public:
   LoopConnection(std::shared_ptr<LoopContext> context, std::string peer_address);
-  ~LoopConnection() override;
 
   void close(absl::Status reason, absl::Duration flush) final;
   std::string peer_address() const final { return peer_address_; }

@@ -12,8 +12,6 @@ ShmConnection::ShmConnection(std::shared_ptr<ShmContext> context, std::string pe
                  [this](ShmHandshake::Outcome outcome) { established_in_loop(std::move(outcome)); }),
       receiver_(*this, *context_, *socket_, watch_) {}
 
-ShmConnection::~ShmConnection() = default;
-
 void ShmConnection::connect_in_loop(ShmAddress address, std::shared_ptr<ConnectionListener> listener,
                                     absl::Time deadline) {
   listener_ = std::move(listener);

@@ -63,7 +63,6 @@ class RingWatch : public Pollable {
 class ShmConnection : public LoopConnection, public EventHandler {
  public:
   ShmConnection(std::shared_ptr<ShmContext> context, std::string peer_address);
-  ~ShmConnection() override;
 
   // Connection
   absl::StatusOr<uint64_t> send(Message message) override { return sender_.send(std::move(message)); }

@@ -37,8 +37,6 @@ TcpConnection::TcpConnection(std::shared_ptr<TcpContext> context, std::string pe
       stripes_(*this, sender_, context_->options, token, [this] { receiver_.shares_arrived_in_loop(); }),
       receiver_(*this, stripes_, context_->options) {}
 
-TcpConnection::~TcpConnection() = default;
-
 absl::StatusOr<uint64_t> TcpConnection::send(Message message) {
   bool want_stripes = false;
   absl::StatusOr<uint64_t> ticket = sender_.send(message, want_stripes);

@@ -26,7 +26,6 @@ namespace gradwire::transport {
 class TcpConnection : public LoopConnection, public EventHandler {
  public:
   TcpConnection(std::shared_ptr<TcpContext> context, std::string peer_address, const Preface::Token& token);
-  ~TcpConnection() override;
 
   // Connection
   absl::StatusOr<uint64_t> send(Message message) override;

@@ -13,8 +13,6 @@ UcxConnection::UcxConnection(std::shared_ptr<UcxContext> context, std::string pe
       receiver_(*this, *context_,
                 [this](absl::Status failure) { settle_later_in_loop(std::move(failure)); }) {}
 
-UcxConnection::~UcxConnection() = default;
-
 absl::StatusOr<uint64_t> UcxConnection::send(Message message) {
   bool post = false;
   absl::StatusOr<uint64_t> ticket = sender_.send(std::move(message), post);

@@ -29,7 +29,6 @@ namespace gradwire::transport {
 class UcxConnection : public LoopConnection {
  public:
   UcxConnection(std::shared_ptr<UcxContext> context, std::string peer_address);
-  ~UcxConnection() override;
 
   // Connection
   absl::StatusOr<uint64_t> send(Message message) override;

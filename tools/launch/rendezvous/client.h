@@ -45,8 +45,6 @@ class RendezvousClient {
   static absl::StatusOr<std::unique_ptr<RendezvousClient>> start(ClientOptions options, OpenStore open_store,
                                                                  Clock& clock = Clock::system());
   ~RendezvousClient();
-  RendezvousClient(const RendezvousClient&) = delete;
-  RendezvousClient& operator=(const RendezvousClient&) = delete;
 
   // Readable when news() or done() have changed; news() makes it unreadable.
   int event_fd() const { return event_.get(); }

@@ -44,8 +44,6 @@ class ArenaOwner : public std::enable_shared_from_this<ArenaOwner> {
 
   explicit ArenaOwner(Options options);
   ~ArenaOwner();
-  ArenaOwner(const ArenaOwner&) = delete;
-  ArenaOwner& operator=(const ArenaOwner&) = delete;
 
   // A block of at least `size` bytes; nothing when the arena is exhausted or closed. Fill it and commit() it.
   absl::optional<ArenaBlock> take(std::size_t size);

@@ -75,10 +75,6 @@ class ControlSocket {
  public:
   enum class Receipt { kPacket, kNothing, kEnd, kInvalid };
 
-  ControlSocket() = default;
-  ControlSocket(const ControlSocket&) = delete;
-  ControlSocket& operator=(const ControlSocket&) = delete;
-
   void open(Descriptor socket);
   void close();
   // For the event loop; -1 when it is not open.
