@@ -7,7 +7,6 @@
 #include <memory>
 #include <system_error>
 #include <typeinfo>
-#include <utility>
 
 #include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"

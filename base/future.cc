@@ -1,7 +1,5 @@
 #include "gradwire/base/future.h"
 
-#include <atomic>
-
 #include "gradwire/base/clock.h"
 #include "gradwire/base/log.h"
 

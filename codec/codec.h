@@ -2,7 +2,6 @@
 
 #include <concepts>
 #include <cstdint>
-#include <limits>
 #include <string>
 #include <type_traits>
 #include <utility>

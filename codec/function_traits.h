@@ -3,7 +3,6 @@
 #include <string>
 #include <tuple>
 #include <type_traits>
-#include <utility>
 #include <variant>
 
 #include "absl/strings/str_cat.h"

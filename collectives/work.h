@@ -1,11 +1,8 @@
 #pragma once
 
 #include <exception>
-#include <functional>
 #include <memory>
-#include <optional>
 
-#include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "gradwire/base/future.h"
 #include "gradwire/collectives/group_backend.h"

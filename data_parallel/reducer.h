@@ -4,7 +4,6 @@
 #include <torch/csrc/autograd/function.h>
 
 #include <cstddef>
-#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>

@@ -2,7 +2,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <optional>
 #include <ranges>
 #include <tuple>
 #include <type_traits>

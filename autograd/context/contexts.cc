@@ -1,7 +1,5 @@
 #include "gradwire/autograd/context/contexts.h"
 
-#include <utility>
-
 #include "absl/strings/str_cat.h"
 #include "gradwire/autograd/context/active_context.h"
 #include "gradwire/autograd/context/services.h"

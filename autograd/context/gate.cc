@@ -1,8 +1,5 @@
 #include "gradwire/autograd/context/gate.h"
 
-#include <utility>
-#include <vector>
-
 #include "absl/strings/str_cat.h"
 
 namespace gradwire::autograd {

@@ -2,7 +2,6 @@
 
 #include <ATen/core/grad_mode.h>
 
-#include <memory>
 #include <optional>
 #include <utility>
 #include <vector>

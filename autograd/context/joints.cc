@@ -3,7 +3,6 @@
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/variable.h>
 
-#include <memory>
 #include <utility>
 
 #include "absl/strings/str_cat.h"

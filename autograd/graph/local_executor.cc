@@ -1,10 +1,8 @@
 #include "gradwire/autograd/graph/local_executor.h"
 
-#include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 
 #include <algorithm>
-#include <optional>
 #include <string>
 #include <tuple>
 

@@ -3,7 +3,6 @@
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/input_buffer.h>
 
-#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <iterator>
@@ -19,7 +18,6 @@
 #include "gradwire/autograd/graph/recv_node.h"
 #include "gradwire/autograd/graph/send_node.h"
 #include "gradwire/autograd/graph/timeline.h"
-#include "gradwire/codec/id.h"
 
 namespace gradwire::autograd {
 

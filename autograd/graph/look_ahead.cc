@@ -1,6 +1,5 @@
 #include "gradwire/autograd/graph/look_ahead.h"
 
-#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_set.h"

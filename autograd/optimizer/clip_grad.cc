@@ -11,7 +11,6 @@
 
 #include <cmath>
 #include <functional>
-#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"

@@ -1,6 +1,6 @@
 #include "gradwire/autograd/optimizer/learning_rates.h"
 
-#include <utility>
+#include <memory>
 
 #include "gradwire/base/error.h"
 

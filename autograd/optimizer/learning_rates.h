@@ -2,7 +2,6 @@
 
 #include <torch/optim/optimizer.h>
 
-#include <memory>
 #include <vector>
 
 namespace gradwire::autograd {

@@ -4,7 +4,6 @@
 #include <torch/serialize/archive.h>
 
 #include <memory>
-#include <sstream>
 #include <tuple>
 #include <utility>
 

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <utility>
 
 #include "absl/container/btree_set.h"
 #include "absl/strings/str_cat.h"

@@ -1,6 +1,7 @@
 #include "gradwire/autograd/pass/parameter_owners.h"
 
 #include <algorithm>
+#include <string>
 
 #include "gradwire/autograd/pass/engine.h"
 #include "gradwire/rpc/agent/agent_services.h"

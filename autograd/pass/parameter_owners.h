@@ -3,7 +3,6 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstddef>
-#include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"

@@ -1,7 +1,5 @@
 #include "gradwire/autograd/pass/pass_state.h"
 
-#include <utility>
-
 namespace gradwire::autograd {
 namespace {
 

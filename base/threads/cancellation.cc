@@ -1,6 +1,6 @@
 #include "gradwire/base/threads/cancellation.h"
 
-#include <utility>
+#include <map>
 
 #include "gradwire/base/mutex.h"
 

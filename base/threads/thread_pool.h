@@ -9,7 +9,6 @@
 #include <mutex>
 #include <string>
 #include <thread>
-#include <vector>
 
 #include "absl/time/time.h"
 #include "gradwire/base/mutex.h"

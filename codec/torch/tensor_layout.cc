@@ -1,7 +1,6 @@
 #include "gradwire/codec/torch/tensor_layout.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "absl/container/inlined_vector.h"

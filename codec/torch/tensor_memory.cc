@@ -5,7 +5,6 @@
 #include <c10/core/Storage.h>
 #include <c10/core/TensorImpl.h>
 
-#include <memory>
 #include <utility>
 
 #include "gradwire/base/block_cache.h"

@@ -4,9 +4,7 @@
 
 #include <cstdint>
 
-#include "absl/strings/str_cat.h"
 #include "gradwire/base/error.h"
-#include "gradwire/codec/torch/tensor_layout.h"
 #include "gradwire/codec/torch/tensor_memory.h"
 #include "gradwire/codec/torch/tensor_writer.h"
 

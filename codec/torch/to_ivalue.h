@@ -15,8 +15,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/string_view.h"
-
 namespace gradwire::rpc {
 namespace to_ivalue_internal {
 

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/types/span.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/stable_hash.h"
 

@@ -8,7 +8,6 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "absl/types/span.h"
 #include "gradwire/base/future.h"
 #include "gradwire/collectives/cpu/byte_collectives.h"
 #include "gradwire/collectives/cpu/host_layout.h"

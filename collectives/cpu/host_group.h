@@ -9,7 +9,6 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "absl/types/span.h"
 #include "gradwire/collectives/cpu/byte_collectives.h"
 #include "gradwire/collectives/cpu/host_memory.h"
 #include "gradwire/collectives/cpu/host_turns.h"

@@ -2,8 +2,6 @@
 
 #include <c10/core/ScalarType.h>
 
-#include <memory>
-
 #include "gradwire/collectives/cpu/span.h"
 #include "gradwire/collectives/reduce_op.h"
 

@@ -6,12 +6,10 @@
 #include <atomic>
 #include <cerrno>
 #include <cstring>
-#include <string>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/log.h"
-#include "gradwire/base/mutex.h"
 #include "gradwire/collectives/flight/flight_recorder.h"
 
 namespace gradwire::collectives {

@@ -8,7 +8,6 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "gradwire/base/mutex.h"
-#include "gradwire/collectives/flight/coarse_clock.h"
 #include "gradwire/collectives/reduce_op.h"
 
 namespace gradwire::collectives {

@@ -9,7 +9,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/string_view.h"
 #include "gradwire/base/error.h"
 #include "gradwire/collectives/reduce_op.h"
 

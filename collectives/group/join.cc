@@ -3,11 +3,9 @@
 #include <algorithm>
 #include <cstdlib>
 #include <numeric>
-#include <optional>
+#include <string>
 #include <utility>
 
-#include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"

@@ -6,11 +6,11 @@
 #include <cstring>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
-#include "gradwire/base/error.h"
 #include "gradwire/codec/tensor_set.h"
 #include "gradwire/transport/message.h"
 

@@ -3,8 +3,6 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <memory>
-#include <utility>
 
 #include "absl/status/statusor.h"
 #include "gradwire/base/error.h"

@@ -2,7 +2,6 @@
 #include <ATen/ops/empty.h>
 #include <c10/core/GradMode.h>
 
-#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"

@@ -3,8 +3,6 @@
 #include <c10/core/GradMode.h>
 #include <c10/core/InferenceMode.h>
 
-#include <utility>
-
 #include "gradwire/collectives/group/operations.h"
 
 namespace gradwire::collectives {

@@ -1,6 +1,7 @@
 #include "gradwire/collectives/mpi/mpi_collective.h"
 
 #include <algorithm>
+#include <string>
 
 #include "absl/strings/str_cat.h"
 

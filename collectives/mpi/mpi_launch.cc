@@ -1,8 +1,6 @@
-#include <algorithm>
 #include <cstring>
 #include <string>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/clock.h"
 #include "gradwire/base/error.h"

@@ -7,7 +7,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "gradwire/base/clock.h"
-#include "gradwire/base/error.h"
 
 namespace gradwire::collectives {
 namespace {

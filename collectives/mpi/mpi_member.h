@@ -3,8 +3,6 @@
 #include <ATen/core/Tensor.h>
 
 #include <atomic>
-#include <memory>
-#include <string>
 #include <vector>
 
 #include "absl/status/status.h"

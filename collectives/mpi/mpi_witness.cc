@@ -1,6 +1,7 @@
 #include "gradwire/collectives/mpi/mpi_witness.h"
 
 #include <utility>
+#include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"

@@ -3,7 +3,6 @@
 #include <c10/cuda/CUDAGuard.h>
 
 #include <algorithm>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"

@@ -1,13 +1,13 @@
 #include "gradwire/store/etcd/etcd_client.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "gradwire/base/log.h"
+#include "gradwire/store/etcd/etcd_status.h"
 
 namespace gradwire::store {
 namespace {

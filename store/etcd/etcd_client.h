@@ -4,17 +4,14 @@
 
 #include <atomic>
 #include <functional>
-#include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "gradwire/base/clock.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/store/etcd/etcd_channel.h"
-#include "gradwire/store/etcd/etcd_status.h"
 
 namespace gradwire::store {
 

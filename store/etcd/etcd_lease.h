@@ -4,7 +4,6 @@
 #include <string>
 #include <thread>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "gradwire/base/clock.h"

@@ -1,6 +1,5 @@
 #include "gradwire/store/etcd_store.h"
 
-#include <limits>
 #include <utility>
 
 #include "absl/container/flat_hash_set.h"

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/error.h"
 #include "gradwire/store/etcd/etcd_reader.h"
+#include "gradwire/store/etcd/etcd_status.h"
 #include "gradwire/store/memory/limits.h"
 
 namespace gradwire::store {

@@ -6,7 +6,7 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
+#include <cstdint>
 #include <cstring>
 #include <thread>
 #include <utility>

@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/error.h"

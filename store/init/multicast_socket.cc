@@ -14,7 +14,6 @@
 #include <cstring>
 #include <set>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/error.h"
 

@@ -1,7 +1,5 @@
 #include "gradwire/store/memory/forwarding_store.h"
 
-#include <utility>
-
 #include "gradwire/base/error.h"
 
 namespace gradwire::store {

@@ -1,7 +1,5 @@
 #include "gradwire/store/hash_store.h"
 
-#include <utility>
-
 namespace gradwire::store {
 
 HashStore::HashStore(absl::Duration timeout, Clock& clock) : Store(timeout, clock) {}

@@ -2,12 +2,10 @@
 
 #include <cstdint>
 #include <memory>
-#include <string>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/time/time.h"
 #include "gradwire/base/future.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/base/threads/executor.h"

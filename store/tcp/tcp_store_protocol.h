@@ -5,7 +5,6 @@
 #include <string>
 #include <vector>
 
-#include "absl/time/time.h"
 #include "gradwire/proto/store.pb.h"
 #include "gradwire/security/limits.h"
 

@@ -1,7 +1,7 @@
 #include "gradwire/store/tcp/tcp_store_service.h"
 
 #include <optional>
-#include <utility>
+#include <string>
 
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/error.h"

@@ -1,7 +1,7 @@
 #include "gradwire/transport/shm/message_reader.h"
 
-#include <algorithm>
 #include <new>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/error.h"

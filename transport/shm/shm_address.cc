@@ -7,10 +7,8 @@
 #include <vector>
 
 #include "absl/strings/ascii.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "absl/strings/string_view.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/process/host.h"
 #include "gradwire/base/random_id.h"

@@ -2,7 +2,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <memory>
 
 #include "absl/types/optional.h"
 #include "gradwire/transport/common/loop_connection.h"

@@ -1,5 +1,6 @@
 #include "gradwire/transport/shm/shm_receiver.h"
 
+#include <cstdint>
 #include <utility>
 
 #include "gradwire/base/error.h"

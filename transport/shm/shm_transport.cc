@@ -2,6 +2,7 @@
 
 #include <sys/socket.h>
 
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"

@@ -1,6 +1,5 @@
 #include "gradwire/transport/tcp/frame.h"
 
-#include <algorithm>
 #include <cstring>
 
 #include "absl/strings/str_cat.h"

@@ -1,7 +1,5 @@
 #include "gradwire/transport/ucx/ucx_connection.h"
 
-#include <utility>
-
 #include "gradwire/base/clock.h"
 
 namespace gradwire::transport {

@@ -3,7 +3,6 @@
 #include <ucp/api/ucp.h>
 
 #include <memory>
-#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"

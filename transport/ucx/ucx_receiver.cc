@@ -1,7 +1,6 @@
 #include "gradwire/transport/ucx/ucx_receiver.h"
 
 #include <cstring>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/error.h"

@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 
 namespace gradwire::collectives::cpu {

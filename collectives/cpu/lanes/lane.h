@@ -4,9 +4,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "gradwire/collectives/cpu/p2p/frame.h"
 

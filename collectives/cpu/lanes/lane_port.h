@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <utility>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"

@@ -1,6 +1,7 @@
 #include "gradwire/collectives/cpu/mesh/mesh_links.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <utility>
 
 #include "absl/strings/str_cat.h"

@@ -1,5 +1,7 @@
 #include "gradwire/collectives/cpu/mesh/mesh_wire.h"
 
+#include <cstdint>
+
 #include "absl/strings/str_cat.h"
 
 namespace gradwire::collectives::cpu {

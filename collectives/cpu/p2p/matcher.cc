@@ -1,7 +1,5 @@
 #include "gradwire/collectives/cpu/p2p/matcher.h"
 
-#include <algorithm>
-
 #include "absl/strings/str_cat.h"
 
 namespace gradwire::collectives::cpu {

@@ -1,7 +1,6 @@
 // The part of Matcher that ends channels and ranks.
 
 #include <algorithm>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "gradwire/collectives/cpu/p2p/matcher.h"

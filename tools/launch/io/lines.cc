@@ -1,7 +1,5 @@
 #include "gradwire/tools/launch/io/lines.h"
 
-#include <algorithm>
-
 #include "absl/strings/str_cat.h"
 
 namespace gradwire::tools {

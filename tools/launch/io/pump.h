@@ -1,8 +1,5 @@
 #pragma once
 
-#include <memory>
-#include <string>
-
 #include "gradwire/base/io/descriptor.h"
 #include "gradwire/tools/launch/io/lines.h"
 #include "gradwire/tools/launch/io/loop.h"

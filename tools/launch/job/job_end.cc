@@ -1,6 +1,5 @@
 // How a launcher's run ends, and what it waits for until then.
 #include <algorithm>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/clock.h"

@@ -1,11 +1,9 @@
 #pragma once
 
-#include <cstdint>
 #include <memory>
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "gradwire/store/store.h"
 #include "gradwire/store/tcp_store_server.h"
 #include "gradwire/tools/launch/options/options.h"
 #include "gradwire/tools/launch/rendezvous/client.h"

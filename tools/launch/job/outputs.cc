@@ -12,7 +12,6 @@
 #include "absl/strings/str_format.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/random_id.h"
-#include "gradwire/tools/launch/io/fd.h"
 
 namespace gradwire::tools {
 namespace {

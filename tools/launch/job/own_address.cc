@@ -4,7 +4,6 @@
 #include <sys/socket.h>
 
 #include <cerrno>
-#include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"

@@ -10,8 +10,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <string>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"

@@ -2,8 +2,6 @@
 
 #include <sys/types.h>
 
-#include <string>
-
 #include "absl/status/statusor.h"
 #include "gradwire/base/io/descriptor.h"
 #include "gradwire/tools/launch/options/layout.h"

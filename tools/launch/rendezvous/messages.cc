@@ -1,6 +1,7 @@
 #include "gradwire/tools/launch/rendezvous/messages.h"
 
 #include <algorithm>
+#include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <optional>
-#include <string>
 
 #include "gradwire/tools/launch/rendezvous/record.h"
 #include "gradwire/tools/launch/rendezvous/types.h"

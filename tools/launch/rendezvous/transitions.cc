@@ -1,6 +1,7 @@
 #include "gradwire/tools/launch/rendezvous/transitions.h"
 
 #include <algorithm>
+#include <string>
 #include <utility>
 
 namespace gradwire::rendezvous {

@@ -1,7 +1,5 @@
 #pragma once
 
-#include <string>
-
 #include "absl/strings/string_view.h"
 #include "gradwire/tools/launch/rendezvous/record.h"
 

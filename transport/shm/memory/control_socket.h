@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/strings/string_view.h"
 #include "absl/types/optional.h"
 #include "gradwire/base/io/descriptor.h"
 #include "gradwire/base/mutex.h"

@@ -9,7 +9,6 @@
 
 #include <cerrno>
 #include <cstdint>
-#include <cstring>
 
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/error.h"
