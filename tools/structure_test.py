@@ -1,18 +1,24 @@
 #!/usr/bin/env python3
-"""Dependencies of the tree point one way, and tools/structure notices those that do not."""
+"""The tree is as tools/structure wants it, and tools/structure notices what is not."""
 
 import importlib.machinery
 import importlib.util
 import os
+import sys
 import tempfile
 import unittest
 
 TOOL = os.path.realpath(os.path.join(os.path.dirname(__file__), "structure"))
+sys.path.insert(0, os.path.dirname(TOOL))
 LOADER = importlib.machinery.SourceFileLoader("structure", TOOL)
 structure = importlib.util.module_from_spec(importlib.util.spec_from_loader("structure", LOADER))
 LOADER.exec_module(structure)
 
 LINE = "base < codec, store < rpc\n"
+with open(os.path.join(structure.ROOT, "bazel", "defs.bzl"), encoding="utf-8") as RULES:
+    DEFS = RULES.read()
+# A BUILD file's first line, for the rules whose headers are included as "gradwire/FOLDER/FILE.h".
+LOAD = 'load("//bazel:defs.bzl", "cc_library", "gradwire_cc_test", "gradwire_proto_library")\n'
 
 
 class Structure(unittest.TestCase):
@@ -27,7 +33,7 @@ class Structure(unittest.TestCase):
 
     def test_the_tree_itself(self):
         self.assertEqual(structure.check(structure.ROOT), [])
-        self.assertGreaterEqual(len(list(structure.uses(structure.ROOT))), 1000)
+        self.assertGreaterEqual(len(list(structure.uses(structure.ROOT, structure.graph_of(structure.ROOT)))), 1000)
 
     def test_dependencies_and_includes_that_point_down(self):
         self.assertEqual(self.problems({
@@ -38,19 +44,36 @@ class Structure(unittest.TestCase):
 
     def test_a_dependency_that_points_up(self):
         self.assertEqual(self.problems({"store/BUILD.bazel": 'cc_library(\n    name = "a",\n    deps = ["//rpc/link:b"],\n)'}),
-                         ["store/BUILD.bazel:3: store uses rpc, which is not below it"])
+                         ["store/BUILD.bazel:1: store uses //rpc/link:b, which is not below it"])
 
     def test_an_include_that_points_aside(self):
         self.assertEqual(self.problems({"codec/torch/a.h": "#pragma once\n#include \"gradwire/store/x.h\"\n"}),
                          ["codec/torch/a.h:2: codec uses store, which is not below it"])
 
     def test_labels_and_includes_in_other_forms(self):
-        self.assertEqual(self.problems({"store/BUILD.bazel": 'cc_library(name = "a", deps = ["@//rpc:b"], data = ["//:LICENSE"])',
-                                        "store/defs.bzl": 'DEPS = ["//base", "//rpc:c"]',
-                                        "codec/a.h": "#include <gradwire/rpc/a.h>\n"}),
+        rule = 'cc_library(name = "{}", deps = {})\n'
+        build = (rule.format("a", '["@//rpc:b"], data = ["//:LICENSE"]') + rule.format("c", '["@gradwire//rpc"]') +
+                 rule.format("d", 'select({"//rpc:on": ["//rpc:e"], "//conditions:default": []})'))
+        self.assertEqual(self.problems({"store/BUILD.bazel": build, "codec/a.h": "#include <gradwire/rpc/a.h>\n"}),
                          ["codec/a.h:1: codec uses rpc, which is not below it",
-                          "store/BUILD.bazel:1: store uses rpc, which is not below it",
-                          "store/defs.bzl:1: store uses rpc, which is not below it"])
+                          *(f"store/BUILD.bazel:{line}: store uses //rpc:{name}, which is not below it"
+                            for line, name in ((1, "b"), (2, "rpc"), (3, "e"), (3, "on")))])
+
+    def test_dependencies_that_constants_and_macros_add(self):
+        defs = ('DEPS = ["//base", "//rpc:c"]\n'
+                'def library(name, layer):\n    native.cc_library(name = name, deps = ["//%s:d" % layer])\n')
+        uses = 'load("{}", "DEPS", "library")\ncc_library(name = "a", deps = DEPS)\n\nlibrary(\n    "b",\n    "rpc",\n)\n'
+        expected = ["store/BUILD.bazel:2: store uses //rpc:c, which is not below it",
+                    "store/BUILD.bazel:4: store uses //rpc:d, which is not below it"]
+        for folder in ("store", "bazel"):
+            self.assertEqual(self.problems({f"{folder}/defs.bzl": defs,
+                                            "store/BUILD.bazel": uses.format(f"//{folder}:defs.bzl")}), expected)
+        self.assertEqual(self.problems({"rpc/defs.bzl": "", "store/BUILD.bazel": 'load("//rpc:defs.bzl")'}),
+                         ["store/BUILD.bazel:1: store uses //rpc:defs.bzl, which is not below it"])
+        rule = 'x = rule(attrs = {"_tool": attr.label(default = "//rpc:tool")})'
+        self.assertEqual(self.problems({"store/defs.bzl": rule,
+                                        "store/BUILD.bazel": 'load(":defs.bzl", "x")\nx(name = "a")\n'}),
+                         ["store/BUILD.bazel:2: store uses //rpc:tool, which is not below it"])
 
     def test_a_folder_in_no_layer(self):
         self.assertEqual(self.problems({"new/a.h": '#include "gradwire/base/x.h"\n'}), ["new is in no layer"])
@@ -60,7 +83,7 @@ class Structure(unittest.TestCase):
         for call in (rule.format("cc_test", ""), rule.format("cc_library", ", testonly = True")):
             self.assertEqual(self.problems({"rpc/BUILD.bazel": call, "tests/x/y.h": ""}), [])
         self.assertEqual(self.problems({"rpc/BUILD.bazel": rule.format("cc_library", ""), "tests/x/y.h": ""}),
-                         ["rpc/BUILD.bazel:1: rpc uses tests, which is in no layer"])
+                         ["rpc/BUILD.bazel:1: rpc uses //tests/x:y, which is in no layer"])
 
     def test_documents_that_disagree(self):
         self.assertEqual(self.problems({}, (LINE, "base < store < codec < rpc\n")),
@@ -79,6 +102,65 @@ class Structure(unittest.TestCase):
         self.assertEqual(self.problems({"base/x.h": "", "base/a.cc": '\n#include "base/x.h"\n#include "google/x.h"\n',
                                         "third_party/b.cc": '#include "base/x.h"\n'}),
                          ["base/a.cc:2: includes base/x.h, expected gradwire/base/x.h"])
+
+    def declared(self, build, files):
+        """What tools/structure says of a tree with the rules of bazel/defs.bzl."""
+        return self.problems({"bazel/defs.bzl": DEFS, **{path: LOAD + text for path, text in build.items()}, **files})
+
+    def test_includes_of_headers_that_no_dependency_provides(self):
+        files = {"base/x.h": "", "rpc/a.h": '#include "gradwire/base/x.h"\n', "rpc/b.cc": '#include "gradwire/rpc/a.h"\n',
+                 "rpc/b_test.cc": '\n#include "gradwire/base/x.h"\n#include "gradwire/rpc/c.h"\n'}
+        base = 'cc_library(name = "x", hdrs = ["x.h"])\n'
+        rpc = ('cc_library(name = "a", hdrs = ["a.h"], deps = [{}])\ncc_library(name = "b", srcs = ["b.cc"], deps = [{}])\n'
+               'gradwire_cc_test(name = "b_test", srcs = ["b_test.cc", "c.h"], deps = [{}])\n')
+        missing = "rpc/{}: includes {}, but no dependency of //rpc:{} provides it"
+        # A native cc_test has no include prefix for the header in its own `srcs`.
+        own = missing.format("b_test.cc:3", "rpc/c.h", "b_test")
+        for deps, expected in (
+                (('"//base:x"', '":a"', '":b"'), [own]),
+                (('"//base:x"', "", '"//base:x"'), [missing.format("b.cc:1", "rpc/a.h", "b"), own]),
+                (("", '":a", "//base:x"', '":a"'), [missing.format("a.h:1", "base/x.h", "a"),
+                                                    missing.format("b_test.cc:2", "base/x.h", "b_test"), own])):
+            self.assertEqual(self.declared({"base/BUILD.bazel": base, "rpc/BUILD.bazel": rpc.format(*deps)}, files), expected)
+
+    def test_includes_of_headers_in_sources_and_of_groups_and_aliases(self):
+        build = {"base/BUILD.bazel": 'filegroup(name = "some_headers", srcs = ["x.h"])\n'
+                                     'cc_library(name = "x", srcs = ["a.cc", "own.h"], hdrs = [":some_headers"])\n'
+                                     'alias(name = "y", actual = ":x")\n',
+                 "rpc/BUILD.bazel": 'cc_library(name = "b", srcs = glob(["*.cc"]), deps = select({"//x:on": ["//base:y"]}))\n'}
+        files = {"base/x.h": "", "base/own.h": '#include "gradwire/base/x.h"\n', "rpc/b.cc": '#include "gradwire/base/x.h"\n',
+                 "base/a.cc": '#include "gradwire/base/own.h"\n#include "gradwire/base/x.h"\n'}
+        self.assertEqual(self.declared(build, files), [])
+        files["base/own.h"] = '#include "gradwire/base/y.h"\n'
+        self.assertEqual(self.declared(build, files),
+                         ["base/own.h:1: includes base/y.h, but no dependency of //base:x provides it"])
+
+    def test_imports_of_protocol_messages_that_no_dependency_provides(self):
+        files = {"base/x.proto": "", "rpc/a.proto": 'import "gradwire/base/x.proto";\n',
+                 "rpc/a.cc": '#include "gradwire/base/x.pb.h"\n'}
+        rpc = ('gradwire_proto_library(name = "a_proto", src = "a.proto", deps = [{}])\n'
+               'cc_library(name = "a", srcs = ["a.cc"], deps = [":a_proto"])\n')
+        base = 'gradwire_proto_library(name = "x_proto", src = "x.proto")\n'
+        self.assertEqual(self.declared({"base/BUILD.bazel": base, "rpc/BUILD.bazel": rpc.format('"//base:x_proto"')}, files), [])
+        self.assertEqual(self.declared({"base/BUILD.bazel": base, "rpc/BUILD.bazel": rpc.format("")}, files),
+                         ["rpc/a.pb.h:1: includes base/x.pb.h, but no dependency of //rpc:a_proto provides it",
+                          "rpc/a.cc:1: includes base/x.pb.h, but no dependency of //rpc:a provides it"])
+
+    def test_lines_that_are_too_long(self):
+        line = "// " + "word " * 20 + "1234567"
+        word = "x" * 120
+        self.assertEqual(self.problems({"base/a.h": line + "\n", "base/b.cc": f"  // {word}\n#include <{word} >\n{word}\n"}), [])
+        self.assertEqual(self.problems({"base/a.proto": f"\n{line}8\n\n{line}8\n", "base/b.inc": f"a {word}\n"}),
+                         ["base/a.proto: lines over 110 columns: got 2, expected 0; the first is line 2",
+                          "base/b.inc: lines over 110 columns: got 1, expected 0; the first is line 1"])
+
+    def test_a_main_header_that_includes_too_many(self):
+        names = [f"rpc/h{i}.h" for i in range(structure.MAX_HEADERS + 1)]
+        for count, expected in ((len(names) - 1, []), (len(names), [
+                f"rpc/rpc.h: includes {len(names)} headers of this tree, directly or not, expected at most "
+                f"{structure.MAX_HEADERS}; declare types instead, or move what needs them to source files"])):
+            includes = "".join(f'#include "gradwire/{name}"\n' for name in names[:count])
+            self.assertEqual(self.problems({**dict.fromkeys(names, ""), "rpc/rpc.h": includes}), expected)
 
     def large_class(self, lines, methods):
         """A class in two files: a header with a method in a line, a source file with the last one, which has the rest."""
