@@ -15,7 +15,8 @@ namespace gradwire::autograd {
 // not replayed. It must not change its inputs. Gradients of gradients (create_graph) do not pass through. Throws what
 // `function` throws.
 //
-//   at::Tensor y = checkpoint([this](const std::vector<at::Tensor>& x) { return std::vector{block_(x[0])}; }, {x})[0];
+//   auto block = [this](const std::vector<at::Tensor>& x) { return std::vector{block_(x[0])}; };
+//   at::Tensor y = checkpoint(block, {x})[0];
 std::vector<at::Tensor> checkpoint(
     std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>&)> function,
     std::vector<at::Tensor> inputs);

@@ -29,7 +29,8 @@
 //   GRADWIRE_RPC_SERIAL_CLASS(Counter)
 //
 //   // Running it twice does no more than running it once: its calls survive a broken connection
-//   // (rpc/options.h), at the price that large arguments and results are copied unless they are given away:
+//   // (rpc/options.h), at the price that large arguments and results are copied unless they are
+//   // given away:
 //   GRADWIRE_RPC_IDEMPOTENT(scale)
 //   GRADWIRE_RPC_IDEMPOTENT_AS("norm_p", static_cast<double (*)(const at::Tensor&, double)>(&norm))
 //   GRADWIRE_RPC_IDEMPOTENT_METHOD(ParameterServer, pull)

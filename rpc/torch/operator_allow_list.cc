@@ -80,7 +80,8 @@ const absl::flat_hash_set<absl::string_view>& allowed() {
       "rand_like", "randint", "randint_like", "randn", "randn_like", "randperm", "scalar_tensor",
       "tril_indices", "triu_indices", "zeros", "zeros_like",
       // Asking.
-      "dense_dim", "is_complex", "is_floating_point", "is_nonzero", "is_same_size", "item", "result_type", "size", "sparse_dim", "stride", "to_dense",
+      "dense_dim", "is_complex", "is_floating_point", "is_nonzero", "is_same_size", "item", "result_type",
+      "size", "sparse_dim", "stride", "to_dense",
       // Neural networks.
       "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_max_pool1d", "adaptive_max_pool2d",
       "alpha_dropout", "avg_pool1d", "avg_pool2d", "avg_pool3d", "batch_norm", "binary_cross_entropy",

@@ -5,7 +5,8 @@
 //   ready                  <- begin, or end when others are not
 //   played                 <- look DEAD,...     (the workers that are dead; may be none)
 //                          <- states, after a long pause
-//   states DEAD,...        <- look DEAD,..., or end for the one that is dead to the others   (as this worker sees it)
+//   states DEAD,...        <- look DEAD,..., or end for the one that is dead to the others
+//                             (as this worker sees it)
 //   looked                 <- drop
 //   empty MS | full TABLES <- end
 //   down MS CODE MESSAGE

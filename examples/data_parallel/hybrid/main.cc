@@ -2,7 +2,8 @@
 // the other ranks, the trainers, each have a replica of. A step's backward pass joins both in one autograd context: the
 // table's gradients travel to the server, those of the dense network are averaged among the trainers.
 //
-//   bazel run //tools:launch -- --standalone --nproc_per_node=3 bazel-bin/examples/data_parallel/hybrid/hybrid
+//   bazel run //tools:launch -- --standalone --nproc_per_node=3
+//     bazel-bin/examples/data_parallel/hybrid/hybrid
 
 #include <ATen/ATen.h>
 

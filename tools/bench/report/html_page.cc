@@ -15,23 +15,29 @@ namespace {
 
 constexpr absl::string_view kStyle = R"css(
 :root { --page: #fbfaf8; --card: #ffffff; --ink: #22242a; --soft: #6b7078; --rule: #e5e3de; --good: #2b8a57;
-  --bad: #c23b3b; --gradwire: #e2592b; --torch: #2f6fb2; --grpc: #3f9c8d; --other: #8a63b8; --floor: #9aa0a8; }
-@media (prefers-color-scheme: dark) { :root { --page: #16181c; --card: #1e2126; --ink: #e6e7ea; --soft: #9aa0aa;
+  --bad: #c23b3b; --gradwire: #e2592b; --torch: #2f6fb2; --grpc: #3f9c8d; --other: #8a63b8;
+  --floor: #9aa0a8; }
+@media (prefers-color-scheme: dark) { :root { --page: #16181c; --card: #1e2126; --ink: #e6e7ea;
+  --soft: #9aa0aa;
   --rule: #32363d; --good: #56c088; --bad: #ef7a75; --gradwire: #ff7b4d; --torch: #6aa9ec; --grpc: #5cc4b3;
   --other: #b592e0; --floor: #757c86; } }
 * { box-sizing: border-box; }
-body { margin: 0; background: var(--page); color: var(--ink); font: 15px/1.5 system-ui, "Segoe UI", "DejaVu Sans", sans-serif; }
+body { margin: 0; background: var(--page); color: var(--ink);
+  font: 15px/1.5 system-ui, "Segoe UI", "DejaVu Sans", sans-serif; }
 main { max-width: 1360px; margin: 0 auto; padding: 32px 24px 64px; }
 h1 { font-size: 26px; margin: 0 0 4px; letter-spacing: -.01em; } h1 b { color: var(--gradwire); }
 h2 { font-size: 18px; margin: 40px 0 12px; }
 .lead { color: var(--soft); margin: 0 0 18px; max-width: 78ch; }
-dl { display: grid; grid-template-columns: max-content 1fr; gap: 2px 16px; margin: 0; color: var(--soft); font-size: 13px; }
+dl { display: grid; grid-template-columns: max-content 1fr; gap: 2px 16px; margin: 0; color: var(--soft);
+  font-size: 13px; }
 dt { color: var(--ink); } dd { margin: 0; }
-.grid { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 560px), 1fr)); gap: 18px; align-items: start; }
+.grid { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 560px), 1fr)); gap: 18px;
+  align-items: start; }
 .card { background: var(--card); border: 1px solid var(--rule); border-radius: 10px; padding: 14px; }
 svg { width: 100%; height: auto; display: block; font-family: inherit; }
 svg text { fill: var(--ink); font-size: 12px; } svg .title { font-size: 14px; font-weight: 600; }
-svg .tick, svg .label { fill: var(--soft); font-size: 11px; } svg .value { font-size: 10.5px; fill: var(--soft); }
+svg .tick, svg .label { fill: var(--soft); font-size: 11px; }
+svg .value { font-size: 10.5px; fill: var(--soft); }
 svg .grid { stroke: var(--rule); } svg .axis { stroke: var(--soft); }
 svg .line { fill: none; stroke: var(--other); stroke-width: 1.8; stroke-linejoin: round; }
 svg .dot, svg .bar { fill: var(--other); } svg .name { font-size: 12px; }
@@ -39,15 +45,21 @@ svg .worse { opacity: .55; }
 svg .line.side-gradwire { stroke: var(--gradwire); stroke-width: 2.8; }
 svg .dot.side-gradwire, svg .name.side-gradwire { fill: var(--gradwire); font-weight: 600; }
 svg .line.side-torch_tensorpipe { stroke: var(--torch); }
-svg .bar.side-torch_tensorpipe, svg .dot.side-torch_tensorpipe, svg .name.side-torch_tensorpipe { fill: var(--torch); }
-svg .line.side-grpc { stroke: var(--grpc); } svg .bar.side-grpc, svg .dot.side-grpc, svg .name.side-grpc { fill: var(--grpc); }
-svg .line.floor { stroke: var(--floor); stroke-dasharray: 5 4; } svg .dot.floor, svg .name.floor, svg .bar.floor { fill: var(--floor); }
-.scroll { overflow-x: auto; } table { border-collapse: collapse; width: 100%; font-size: 13px; font-variant-numeric: tabular-nums; }
+svg .bar.side-torch_tensorpipe, svg .dot.side-torch_tensorpipe,
+  svg .name.side-torch_tensorpipe { fill: var(--torch); }
+svg .line.side-grpc { stroke: var(--grpc); }
+svg .bar.side-grpc, svg .dot.side-grpc, svg .name.side-grpc { fill: var(--grpc); }
+svg .line.floor { stroke: var(--floor); stroke-dasharray: 5 4; }
+svg .dot.floor, svg .name.floor, svg .bar.floor { fill: var(--floor); }
+.scroll { overflow-x: auto; } table { border-collapse: collapse; width: 100%; font-size: 13px;
+  font-variant-numeric: tabular-nums; }
 th, td { text-align: left; padding: 4px 10px; border-bottom: 1px solid var(--rule); white-space: nowrap; }
 th { color: var(--soft); font-weight: 500; position: sticky; top: 0; background: var(--card); }
 td.n, th.n { text-align: right; } tr.first td { border-top: 2px solid var(--rule); }
-.ok { color: var(--good); font-weight: 600; } .miss { color: var(--bad); font-weight: 600; } .muted { color: var(--soft); }
-ul { padding-left: 20px; color: var(--soft); font-size: 13px; } details > summary { cursor: pointer; font-size: 18px; font-weight: 600; margin: 40px 0 12px; }
+.ok { color: var(--good); font-weight: 600; } .miss { color: var(--bad); font-weight: 600; }
+.muted { color: var(--soft); }
+ul { padding-left: 20px; color: var(--soft); font-size: 13px; }
+details > summary { cursor: pointer; font-size: 18px; font-weight: 600; margin: 40px 0 12px; }
 )css";
 
 // 8 -> "8 B", 65536 -> "64 KiB".

@@ -9,10 +9,10 @@ namespace gradwire::transport {
 // How one direction of a connection lies in shared memory, which its sender (the producer) has made. Integers are
 // those of the machine, which both ends share.
 //
-//   offset  bytes  what                                                                    written by
-//   0       8      tail: how many lines the consumer has released since the beginning        consumer
-//   128     4      armed: 1 when nobody looks at the ring: the producer puts 0 and rings     consumer, producer
-//   256     4      room: 1 when the producer waits for room: the consumer puts 0 and rings   producer, consumer
+//   offset  bytes  what                                                                   written by
+//   0       8      tail: how many lines the consumer has released since the beginning     consumer
+//   128     4      armed: 1 when nobody polls the ring: the producer puts 0 and rings     consumer, producer
+//   256     4      room: 1 when the producer waits for it: the consumer puts 0 and rings  producer, consumer
 //   512     n      lines of 64 bytes; n is a power of two
 //
 // A record begins with a line and takes as many as it needs, from the last line on to the first if need be:
