@@ -137,7 +137,7 @@ AgentTables Agent::tables() const {
   AgentTables tables;
   impl().caller->count(tables);
   impl().server->calls().count(tables);
-  impl().rrefs->count(tables);
+  impl().rrefs->driver().count(tables);
   impl().peers->count(tables);
   impl().membership->count(tables);
   return tables;

@@ -78,7 +78,7 @@ absl::Status AgentImpl::start(const std::string& name, int rank, int size) {
   rrefs = std::make_shared<RRefService>(agent_, *peers);
   caller = std::make_unique<Caller>(runtime, *peers, *rrefs);
   server = std::make_unique<Server>(runtime, *rrefs);
-  membership = std::make_unique<Membership>(runtime, *peers, *rrefs);
+  membership = std::make_unique<Membership>(runtime, *peers, rrefs->driver());
 
   absl::Status joined = [&]() -> absl::Status {
     std::shared_ptr<store::Store> store = runtime.options.store;
@@ -150,9 +150,9 @@ void AgentImpl::on_link_closed(const Worker& peer, const Link& link, const absl:
   caller->link_closed(peer, link, reason);
 }
 
-void AgentImpl::on_link_restored(const Worker& peer) { rrefs->link_restored(peer); }
+void AgentImpl::on_link_restored(const Worker& peer) { rrefs->driver().link_restored(peer); }
 
-void AgentImpl::on_settled(const Worker& peer) { rrefs->settled(peer); }
+void AgentImpl::on_settled(const Worker& peer) { rrefs->driver().settled(peer); }
 
 void AgentImpl::on_worker_state(const Worker& peer, WorkerState state) {
   membership->changes().notify(peer.info(), state);
@@ -166,7 +166,7 @@ void AgentImpl::on_worker_lost(const Worker& peer, WorkerState state, const absl
   log(LogLevel::kInfo, "worker \"", runtime.self.name, "\" lost worker \"", peer.name,
       "\": ", reason.message());
   server->calls().worker_lost(peer, reason);
-  if (!membership->ending()) rrefs->worker_lost(peer, reason);
+  if (!membership->ending()) rrefs->driver().lose(peer.incarnation, reason);
   for (const auto& extension : runtime.extensions) extension->worker_lost(peer, reason);
   caller->worker_lost(peer, reason);
   membership->worker_lost(peer, state, reason);
@@ -188,8 +188,8 @@ absl::Status AgentImpl::shut_down(bool graceful, absl::Duration timeout) {
   std::call_once(ended_gracefully_, [&] {
     // Otherwise it has ended already, not gracefully.
     if (runtime.accepts_calls().ok()) {
-      status =
-          shut_down_gracefully({runtime, *peers, *rrefs, *caller, server->calls(), *membership}, deadline);
+      status = shut_down_gracefully({runtime, *peers, rrefs->driver(), *caller, server->calls(), *membership},
+                                    deadline);
     }
     status.Update(stop(reason, kFlush));
   });
@@ -207,7 +207,7 @@ absl::Status AgentImpl::stop(const absl::Status& reason, absl::Duration flush) {
     caller->end_all(closed);
     membership->stop(closed);
     peers->shutdown(reason, flush);
-    rrefs->shutdown(closed);
+    rrefs->driver().shutdown(closed);
     ended = end_threads();
   });
   return ended;

@@ -13,6 +13,7 @@
 #include "gradwire/proto/membership.pb.h"
 #include "gradwire/rpc/membership/shutdown_wait.h"
 #include "gradwire/rpc/membership/store_silence.h"
+#include "gradwire/rpc/rref/reference_codec.h"
 
 namespace gradwire::rpc {
 namespace {
@@ -54,7 +55,7 @@ class GracefulShutdown {
   // Nothing under way that the shutdown would wait for.
   bool idle() const {
     if (parts_.caller.pending().unfinished() > 0 || parts_.served.under_way() > 0 ||
-        parts_.rrefs.messages_under_way() > 0)
+        parts_.references.messages_under_way() > 0)
       return false;
     // Continuations of calls, and destructors of values, may call.
     if (parts_.runtime.executor->pending() > 0) return false;
@@ -81,7 +82,7 @@ class GracefulShutdown {
     if (!list.empty()) return list;
     // Work without a name: messages about references, backward passes, continuations, destructors.
     const absl::Time now = Clock::system().now();
-    if (parts_.rrefs.messages_under_way() > 0)
+    if (parts_.references.messages_under_way() > 0)
       list.push_back({Kind::kOther, "messages about references", "", now});
     const bool passes = std::any_of(parts_.runtime.extensions.begin(), parts_.runtime.extensions.end(),
                                     [](const auto& extension) { return !extension->idle(); });

@@ -12,7 +12,7 @@ namespace gradwire::rpc {
 struct ShutdownParts {
   AgentRuntime& runtime;
   Peers& peers;
-  RRefService& rrefs;
+  ReferenceDriver& references;
   Caller& caller;
   ServedCalls& served;
   Membership& membership;

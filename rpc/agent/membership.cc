@@ -10,8 +10,8 @@
 
 namespace gradwire::rpc {
 
-Membership::Membership(AgentRuntime& runtime, Peers& peers, RRefService& rrefs)
-    : runtime_(runtime), peers_(peers), rrefs_(rrefs), changes_(runtime.executor) {}
+Membership::Membership(AgentRuntime& runtime, Peers& peers, ReferenceDriver& references)
+    : runtime_(runtime), peers_(peers), references_(references), changes_(runtime.executor) {}
 
 absl::Status Membership::join(std::shared_ptr<store::Store> store, int rank, int world_size) {
   runtime_.self.id = rank;
@@ -25,8 +25,8 @@ absl::Status Membership::join(std::shared_ptr<store::Store> store, int rank, int
                          return peers_.look_for(other, patience);
                        }));
   runtime_.self = group.self;
-  for (const Worker& gone : group.gone) rrefs_.forget(gone.incarnation);
-  for (const WorkerAddress& member : group.members) rrefs_.worker_joined(member.worker);
+  for (const Worker& gone : group.gone) references_.forget(gone.incarnation);
+  for (const WorkerAddress& member : group.members) references_.worker_joined(member.worker);
   peers_.set_workers(runtime_.self, group.members, group.gone);
   directory_->follow(*this);
   return absl::OkStatus();
@@ -48,7 +48,7 @@ void Membership::on_joined(const WorkerAddress& worker) {
   log(LogLevel::kInfo, "worker \"", runtime_.self.name, "\": worker \"", worker.worker.name, "\" (id ",
       worker.worker.id, ") joined the group");
   // First the protocol: what the worker sends may come as soon as it is admitted.
-  rrefs_.worker_joined(worker.worker);
+  references_.worker_joined(worker.worker);
   peers_.add_worker(worker);
   changes_.notify(worker.worker.info(), WorkerState::kAlive);
   changes_.joined(worker.worker.info());
@@ -79,7 +79,7 @@ void Membership::on_died(const Worker& worker, const std::string& by, const std:
 }
 
 void Membership::agree(uint64_t incarnation) {
-  if (!ending()) rrefs_.death_agreed(incarnation);
+  if (!ending()) references_.death_agreed(incarnation);
 }
 
 void Membership::on_store_lost(const absl::Status& reason) {
@@ -90,7 +90,7 @@ void Membership::on_store_lost(const absl::Status& reason) {
     strangers.swap(accused_strangers_);
   }
   for (uint64_t incarnation : strangers) {
-    if (!peers_.find_by_incarnation(incarnation).ok()) rrefs_.lose_stranger(incarnation);
+    if (!peers_.find_by_incarnation(incarnation).ok()) references_.lose(incarnation);
   }
   changes_.fail(with_context(reason, "nobody can join, since the store cannot be reached"),
                 /*for_good=*/false);
@@ -133,7 +133,7 @@ void Membership::worker_accused(uint64_t incarnation) {
       if (accused_strangers_.size() < kMaxStrangers) accused_strangers_.insert(incarnation);
       if (!store_lost_) return;
     }
-    rrefs_.lose_stranger(incarnation);
+    references_.lose(incarnation);
     return;
   }
   peers_.lose(

@@ -12,7 +12,7 @@
 #include "gradwire/rpc/link/peers.h"
 #include "gradwire/rpc/membership/directory.h"
 #include "gradwire/rpc/membership/worker_changes.h"
-#include "gradwire/rpc/rref/service.h"
+#include "gradwire/rpc/rref/reference_driver.h"
 
 namespace gradwire::rpc {
 
@@ -27,7 +27,7 @@ namespace gradwire::rpc {
 // Thread-safe. The agent owns it; what it is given outlives it.
 class Membership : public Directory::Listener {
  public:
-  Membership(AgentRuntime& runtime, Peers& peers, RRefService& rrefs);
+  Membership(AgentRuntime& runtime, Peers& peers, ReferenceDriver& references);
 
   // Joins the group, sets the id of this worker, and follows the log from there on.
   absl::Status join(std::shared_ptr<store::Store> store, int rank, int world_size);
@@ -68,7 +68,7 @@ class Membership : public Directory::Listener {
 
   AgentRuntime& runtime_;
   Peers& peers_;
-  RRefService& rrefs_;
+  ReferenceDriver& references_;
   // Set by join().
   std::unique_ptr<Directory> directory_;
   int world_size_ = 0;

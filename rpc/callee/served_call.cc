@@ -11,7 +11,7 @@
 #include "gradwire/rpc/call_context.h"
 #include "gradwire/rpc/callee/registry.h"
 #include "gradwire/rpc/link/link.h"
-#include "gradwire/rpc/rref/lazy_references.h"
+#include "gradwire/rpc/rref/message_references.h"
 
 namespace gradwire::rpc {
 namespace {
@@ -209,8 +209,8 @@ void ServedCall::finish_in_state(std::shared_ptr<void> value, const TypeOps* typ
   response.set_call_id(incoming_.request().call_id());
   std::vector<transport::Buffer> buffers;
   if (incoming_.is_remote()) {
-    parts_.rrefs.set_value(from_proto(incoming_.request().result_rref()),
-                           RRefService::Owned{std::move(value), type, nullptr});
+    parts_.rrefs.values().set(from_proto(incoming_.request().result_rref()),
+                              OwnedValue{std::move(value), type, nullptr});
   } else {
     absl::Status encoded;
     try {
@@ -237,7 +237,7 @@ absl::Status ServedCall::encode_result(std::shared_ptr<void> value, const TypeOp
         absl::StrCat("a ", type->name(), " cannot travel: it has no Codec; keep it here with remote()"));
   }
   proto::Payload& payload = *response.mutable_result();
-  LazyReferences references(parts_.rrefs, /*is_answer=*/true);
+  MessageReferences references(parts_.rrefs, /*is_answer=*/true);
   references.set_receiver(incoming_.from);
   Encoder encoder(payload, &references);
   GRADWIRE_RETURN_IF_ERROR(type->encode(value.get(), encoder, *payload.add_values()));
@@ -254,7 +254,7 @@ absl::Status ServedCall::encode_result(std::shared_ptr<void> value, const TypeOp
 void ServedCall::fail(absl::Status status) {
   if (ended_.exchange(true)) return;
   status = with_worker(std::move(status), parts_.runtime.self.name);
-  if (incoming_.is_remote()) parts_.rrefs.set_value(from_proto(incoming_.request().result_rref()), status);
+  if (incoming_.is_remote()) parts_.rrefs.values().set(from_proto(incoming_.request().result_rref()), status);
   proto::Envelope envelope;
   proto::Response& response = *envelope.mutable_response();
   response.set_call_id(incoming_.request().call_id());

@@ -66,7 +66,7 @@ class ServedCall : public ServerCall, public std::enable_shared_from_this<Served
   // Its wait for its object, and for its turn on it.
   Turn& search() { return search_; }
   Turn& turn() { return turn_; }
-  void set_target(RRefService::Owned target) { target_ = std::move(target); }
+  void set_target(OwnedValue target) { target_ = std::move(target); }
   // Called once when the call has ended.
   void on_ended(absl::AnyInvocable<void()> callback) { on_ended_ = std::move(callback); }
 
@@ -95,7 +95,7 @@ class ServedCall : public ServerCall, public std::enable_shared_from_this<Served
 
   // Used by the thread that has the call now.
   IncomingPayload arguments_;
-  RRefService::Owned target_;
+  OwnedValue target_;
   // The state in which the handler ran (agent, call, context), for a call that ends later.
   ExecutionState state_;
   absl::AnyInvocable<void()> on_ended_;

@@ -84,24 +84,25 @@ void Server::on_request(const Worker& from, const std::shared_ptr<Link>& link, E
     return;
   }
   if (call->incoming().request().has_result_rref()) {
-    rrefs_.begin_value(result, from_proto(call->incoming().request().result_fork()), from);
+    rrefs_.values().begin(result, from_proto(call->incoming().request().result_fork()), from);
   }
   if (!call->incoming().request().has_target()) {
     admit(std::move(call), nullptr);
     return;
   }
   // Found at once in the usual case, so that calls on an object queue in the order in which they arrived.
-  rrefs_.find(from_proto(call->incoming().request().target()), call->incoming().deadline,
-              [this, call](absl::StatusOr<RRefService::Owned> target) mutable {
-                if (!call->search().take()) return;
-                if (!target.ok()) {
-                  call->fail(with_context(target.status(), absl::StrCat("\"", call->callee(), "\"")));
-                  return;
-                }
-                std::shared_ptr<Strand> strand = target->strand;
-                call->set_target(*std::move(target));
-                admit(std::move(call), strand);
-              });
+  rrefs_.values().find(
+      from_proto(call->incoming().request().target()), call->incoming().deadline,
+      [this, call](absl::StatusOr<OwnedValue> target) mutable {
+        if (!call->search().take()) return;
+        if (!target.ok()) {
+          call->fail(with_context(target.status(), absl::StrCat("\"", call->callee(), "\"")));
+          return;
+        }
+        std::shared_ptr<Strand> strand = target->strand;
+        call->set_target(*std::move(target));
+        admit(std::move(call), strand);
+      });
   // It may never come, and nobody may want it any more.
   if (!call->search().taken()) {
     // The token keeps this: it must not keep the token.

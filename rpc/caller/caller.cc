@@ -31,7 +31,7 @@ absl::StatusOr<IncomingPayload> unpack(PendingCall& call, Answer answer, RRefSer
   in.payload = {answer.envelope, &answer.response().result()};
   auto received = rrefs.receive(*in.payload, call.peer->worker);
   // Only now: a reference that came back to its sender must not have gone meanwhile.
-  call.references = nullptr;
+  call.references.clear();
   if (!received.ok()) return received.status();
   in.references = *std::move(received);
   if (in.payload->tensors_size() > 0) {
@@ -148,7 +148,7 @@ void Caller::complete(PendingCalls::Taken call, absl::StatusOr<Answer> answer) {
   } else if (answer.ok()) {
     call->done(unpack(*call, *std::move(answer), rrefs_, runtime_.graph_hook));
   } else {
-    call->references = nullptr;
+    call->references.clear();
     call->done(answer.status());
   }
   call = nullptr;

@@ -12,7 +12,7 @@
 #include "gradwire/rpc/caller/pending_calls.h"
 #include "gradwire/rpc/link/envelope.h"
 #include "gradwire/rpc/link/link.h"
-#include "gradwire/rpc/rref/lazy_references.h"
+#include "gradwire/rpc/rref/message_references.h"
 #include "gradwire/rpc/rref/service.h"
 
 namespace gradwire::rpc {
@@ -39,7 +39,7 @@ struct OutgoingCall::Parts {
   static void operator delete(void* parts);
 
   EnvelopeBox envelope;
-  LazyReferences references;
+  MessageReferences references;
   // Passed on until the call completes; nullptr once the call was sent.
   PendingCalls::Taken call = std::make_unique<PendingCall>();
 };

@@ -24,6 +24,7 @@ namespace gradwire::rpc {
 
 class Link;
 struct Peer;
+class RRefHandle;
 
 // The answer to a call: its envelope and buffers.
 struct Answer {
@@ -55,7 +56,7 @@ struct PendingCall {
   bool borrows = false;
   uint64_t ticket = 0;
   // References that the request carried, kept until the answer is here.
-  std::unique_ptr<Encoder::References> references;
+  std::vector<std::shared_ptr<RRefHandle>> references;
   // The request of a call that is made again when its connection breaks, else nullptr. Between two attempts
   // such a call has no link.
   std::shared_ptr<const RepeatableRequest> repeatable;

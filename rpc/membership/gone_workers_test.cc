@@ -39,10 +39,10 @@ TEST(GoneWorkers, ReferencesRememberABoundedNumber) {
     references.lose(worker, actions);
     references.fence(worker, actions);
   }
-  EXPECT_EQ(references.lost(), GoneWorkers::kMax);
-  EXPECT_EQ(references.unfenced(), 0u);
-  EXPECT_TRUE(references.is_lost(kMany));
-  EXPECT_FALSE(references.is_lost(1));
+  EXPECT_EQ(references.peers().lost().size(), GoneWorkers::kMax);
+  EXPECT_EQ(references.fences().unfenced(), 0u);
+  EXPECT_TRUE(references.peers().is_lost(kMany));
+  EXPECT_FALSE(references.peers().is_lost(1));
 }
 
 TEST(GoneWorkers, RevokedReferencesOfALiveSharerAreBounded) {
@@ -50,16 +50,16 @@ TEST(GoneWorkers, RevokedReferencesOfALiveSharerAreBounded) {
   References references(/*self=*/1);
   references.join(kSharer);
   References::Actions actions;
-  for (uint64_t child = 1; child <= References::kMaxRevoked + 10; ++child) {
+  for (uint64_t child = 1; child <= Revocations::kMax + 10; ++child) {
     references.on_message(kSharer,
                           {.kind = ReferenceMessage::Kind::kRevoke, .rref = {1, 5}, .fork = {kSharer, child}},
                           /*settled=*/false, actions);
   }
-  EXPECT_EQ(references.revoked(), References::kMaxRevoked);
-  EXPECT_FALSE(references.is_revoked(kSharer, {kSharer, 10}));
-  EXPECT_TRUE(references.is_revoked(kSharer, {kSharer, 11}));
+  EXPECT_EQ(references.revocations().revoked(), Revocations::kMax);
+  EXPECT_FALSE(references.revocations().is_revoked(kSharer, {kSharer, 10}));
+  EXPECT_TRUE(references.revocations().is_revoked(kSharer, {kSharer, 11}));
   references.lose(kSharer, actions);
-  EXPECT_EQ(references.revoked(), 0u);
+  EXPECT_EQ(references.revocations().revoked(), 0u);
 }
 
 class Silent : public Peers::Sink {

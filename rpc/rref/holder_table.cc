@@ -76,11 +76,6 @@ std::vector<Id> HolderTable::forks_of(uint64_t owner) const {
   return forks;
 }
 
-bool HolderTable::confirmed(const Id& fork) const {
-  auto found = forks_.find(fork);
-  return found != forks_.end() && found->second.confirmed;
-}
-
 HolderTable::Stage HolderTable::stage(const Id& fork) const {
   auto found = forks_.find(fork);
   if (found == forks_.end()) return Stage::kAbsent;

@@ -49,7 +49,6 @@ class HolderTable {
   // Released ones are here as long as something keeps them.
   Stage stage(const Id& fork) const;
   bool contains(const Id& fork) const { return forks_.contains(fork); }
-  bool confirmed(const Id& fork) const;
   // Who passed on this fork, whose owner has not answered yet; 0 when nobody did.
   uint64_t sharer_of_unconfirmed(const Id& fork) const;
   // Of RRefs of this owner.

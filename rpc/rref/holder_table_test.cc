@@ -49,7 +49,7 @@ TEST(HolderTable, OnlyTheReceiverConfirmsAChild) {
 TEST(HolderTable, DuplicateEventsChangeNothing) {
   HolderTable table = with_fork(true);
   table.add({kRref, kFork, kOwner}, false);
-  EXPECT_TRUE(table.confirmed(kFork));
+  EXPECT_EQ(table.stage(kFork), HolderTable::Stage::kConfirmed);
   table.add_child(kFork, kChild, kC);
   table.add_child(kFork, kChild, kC);
   (void)table.release(kFork);

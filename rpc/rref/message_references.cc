@@ -1,39 +1,24 @@
+#include "gradwire/rpc/rref/message_references.h"
+
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/error.h"
-#include "gradwire/proto/rpc.pb.h"
-#include "gradwire/rpc/rref/lazy_references.h"
 #include "gradwire/rpc/rref/service.h"
 
 // How RRefs travel in the payloads of calls.
 namespace gradwire::rpc {
+namespace {
 
-class RRefService::MessageReferences : public Encoder::References {
- public:
-  MessageReferences(std::shared_ptr<RRefService> service, Worker receiver, bool is_answer)
-      : service_(std::move(service)), receiver_(std::move(receiver)), is_answer_(is_answer) {}
+using Actions = References::Actions;
+using Tables = ReferenceDriver::Tables;
 
-  absl::StatusOr<uint32_t> add(const std::shared_ptr<RRefHandle>& handle, proto::Payload& payload) override {
-    handles_.push_back(handle);
-    return service_->add_reference(handle, receiver_, is_answer_, payload);
-  }
+}  // namespace
 
- private:
-  const std::shared_ptr<RRefService> service_;
-  const Worker receiver_;
-  const bool is_answer_;
-  std::vector<std::shared_ptr<RRefHandle>> handles_;
-};
-
-absl::StatusOr<uint32_t> LazyReferences::add(const std::shared_ptr<RRefHandle>& handle,
-                                             proto::Payload& payload) {
-  if (made_ == nullptr) made_ = service_.encoder(*receiver_, is_answer_);
-  return made_->add(handle, payload);
-}
-
-std::unique_ptr<Encoder::References> RRefService::encoder(const Worker& receiver, bool is_answer) {
-  return std::make_unique<MessageReferences>(shared_from_this(), receiver, is_answer);
+absl::StatusOr<uint32_t> MessageReferences::add(const std::shared_ptr<RRefHandle>& handle,
+                                                proto::Payload& payload) {
+  handles_.push_back(handle);
+  return service_.add_reference(handle, *receiver_, is_answer_, payload);
 }
 
 absl::StatusOr<uint32_t> RRefService::add_reference(const std::shared_ptr<RRefHandle>& handle,
@@ -50,47 +35,45 @@ absl::StatusOr<uint32_t> RRefService::add_reference(const std::shared_ptr<RRefHa
   reference.set_owner_id(handle->owner().id);
   reference.set_type(handle->type());
   const bool to_owner = receiver.incarnation == handle->owner().incarnation;
-  if (handle->is_owner() && to_owner) {
-    // To itself: the receiving end makes a local handle of its own before this one can go.
-    if (!is_answer) return payload.references_size() - 1;
-  } else if (to_owner && !is_answer) {
-    return payload.references_size() - 1;
-  }
+  // The call keeps this handle until the owner has made a local one of its own.
+  if (to_owner && !is_answer) return payload.references_size() - 1;
   const Id child = agent_.next_id();
   to_proto(child, *reference.mutable_fork());
-  MutexLock lock(mutex_);
-  switch (references_.share(handle->rref(), handle->fork(), child, receiver.incarnation)) {
-    case References::Shared::kRegistered:
-      reference.set_registered(true);
-      break;
-    case References::Shared::kUnregistered:
-      break;
-    case References::Shared::kRefused:
-      payload.mutable_references()->RemoveLast();
-      return absl::UnavailableError(absl::StrCat("worker \"", receiver.name, "\", or the RRef's owner \"",
-                                                 handle->owner().name, "\", is gone"));
+  // After shutdown the message will not leave: the call says why.
+  References::Shared shared =
+      handle->is_owner() ? References::Shared::kRegistered : References::Shared::kRefused;
+  driver_->tell([&](Tables& tables, Actions&) {
+    shared = tables.references.share(handle->rref(), handle->fork(), child, receiver.incarnation);
+  });
+  if (shared == References::Shared::kRefused) {
+    payload.mutable_references()->RemoveLast();
+    return absl::UnavailableError(absl::StrCat("worker \"", receiver.name, "\", or the RRef's owner \"",
+                                               handle->owner().name, "\", is gone"));
   }
+  reference.set_registered(shared == References::Shared::kRegistered);
   return payload.references_size() - 1;
 }
 
 void RRefService::sent(const proto::Payload& payload, const Worker& receiver, bool closed) {
   if (payload.references_size() == 0) return;
-  tell([&](References& references, References::Actions& actions) {
+  driver_->tell([&](Tables& tables, Actions& actions) {
     for (const proto::Reference& reference : payload.references()) {
       const Id child = from_proto(reference.fork());
       if (!child) continue;
-      references.sent(child);
-      if (closed) references.revoke(from_proto(reference.rref()), child, receiver.incarnation, actions);
+      tables.references.sent(child);
+      if (closed)
+        tables.references.revoke(from_proto(reference.rref()), child, receiver.incarnation, actions);
     }
   });
 }
 
 void RRefService::undo(const proto::Payload& payload, const Worker& receiver) {
   if (payload.references_size() == 0) return;
-  tell([&](References& references, References::Actions& actions) {
+  driver_->tell([&](Tables& tables, Actions& actions) {
     for (const proto::Reference& reference : payload.references()) {
       const Id child = from_proto(reference.fork());
-      if (child) references.unshare(from_proto(reference.rref()), child, receiver.incarnation, actions);
+      if (child)
+        tables.references.unshare(from_proto(reference.rref()), child, receiver.incarnation, actions);
     }
   });
 }
@@ -123,18 +106,13 @@ absl::StatusOr<std::shared_ptr<RRefHandle>> RRefService::receive_one(const proto
   const bool here = named.owner == agent_.self().incarnation;
   absl::StatusOr<Worker> owner = here ? agent_.self() : agent_.find_worker_by_incarnation(named.owner);
   Promise<void> confirmed(agent_.executor());
-  Received received;
-  Effects effects;
-  {
-    MutexLock lock(mutex_);
-    if (closed_) return absl::FailedPreconditionError("the agent has been shut down");
-    References::Actions actions;
-    received = references_.receive(named, from.incarnation, actions);
-    if (received == Received::kOwned) slots_.try_emplace(named.rref);
-    if (received == Received::kUnconfirmed) unconfirmed_.emplace(named.child, confirmed);
-    effects = take_locked(std::move(actions));
-  }
-  perform(std::move(effects), absl::OkStatus());
+  Received received = Received::kRefused;
+  const bool open = driver_->tell([&](Tables& tables, Actions& actions) {
+    received = tables.references.receive(named, from.incarnation, actions);
+    if (received == Received::kOwned) tables.values.try_emplace(named.rref);
+    if (received == Received::kUnconfirmed) tables.unconfirmed.emplace(named.child, confirmed);
+  });
+  if (!open) return absl::FailedPreconditionError("the agent has been shut down");
   switch (received) {
     case Received::kInvalid:
       return absl::InvalidArgumentError(

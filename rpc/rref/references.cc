@@ -1,6 +1,5 @@
 #include "gradwire/rpc/rref/references.h"
 
-#include <algorithm>
 #include <utility>
 
 namespace gradwire::rpc {
@@ -8,88 +7,87 @@ namespace gradwire::rpc {
 using Kind = ReferenceMessage::Kind;
 using Answer = ReferenceMessage::Answer;
 
-void References::append(const OwnerTable::Freed& freed, Actions& actions) {
-  actions.freed.insert(actions.freed.end(), freed.begin(), freed.end());
+void References::lose(uint64_t member, Actions& actions) {
+  if (!peers_.lose(member)) return;
+  revocations_.forget(member);
+  const bool keeps = owner_.has_forks_of(member) || holder_.has_children_of(member);
+  owner_.lose_holder(member);
+  for (const HolderTable::Fork& fork : holder_.lose_worker(member)) actions.refused.push_back(fork.fork);
+  fences_.lose(member, keeps, peers_, actions);
+  check_fences(actions);
 }
 
-void References::post(ReferenceMessage message, Actions& actions) {
-  if (lost_.contains(message.to)) return;
-  outbox_.insert_or_assign(key_of(message), message);
-  actions.send.push_back(std::move(message));
+void References::fence(uint64_t lost, Actions& actions) {
+  if (fences_.agree(lost, peers_, actions)) check_fences(actions);
 }
 
-void References::confirm_to(uint64_t sharer, const Id& rref, const Id& fork, Actions& actions) {
-  post({.kind = Kind::kConfirm, .to = sharer, .rref = rref, .fork = fork}, actions);
-}
-
-void References::send_deletes(const HolderTable::Deletes& deletes, Actions& actions) {
-  for (const HolderTable::Fork& fork : deletes) {
-    post({.kind = Kind::kDelete, .to = fork.owner, .rref = fork.rref, .fork = fork.fork}, actions);
-  }
-}
-
-void References::release_local(const Id& rref, Actions& actions) {
-  append(owner_.delete_local(rref), actions);
+void References::check_fences(Actions& actions) {
+  if (!fences_.end_ready(holder_, peers_.lost(), actions)) return;
+  actions.free(owner_.release_lost());
+  peers_.post_deletes(holder_.release_lost(), actions);
 }
 
 void References::create(const Id& rref, const Id& fork, uint64_t holder, Actions& actions) {
-  append(owner_.add_fork(rref, fork, holder), actions);
+  actions.free(owner_.add_fork(rref, fork, holder));
   // To oneself a request comes once.
-  if (holder == self_) owner_.forget_delete(fork, self_);
+  if (holder == peers_.self()) owner_.forget_delete(fork, peers_.self());
 }
 
 void References::end_own_creation(const Id& rref, const Id& fork, bool made, Actions& actions) {
-  append(owner_.delete_fork(rref, fork, self_, /*settled=*/made), actions);
+  actions.free(owner_.delete_fork(rref, fork, peers_.self(), /*settled=*/made));
 }
 
 void References::begin_creation(const Id& rref, const Id& fork, uint64_t owner) {
-  if (!lost_.contains(owner)) holder_.add({rref, fork, owner, 0}, /*confirmed=*/false);
+  if (!peers_.is_lost(owner)) holder_.add({rref, fork, owner, 0}, /*confirmed=*/false);
 }
 
 void References::end_creation(const Id& fork, Actions& actions) {
   if (!holder_.contains(fork)) return;
   actions.confirmed.push_back(fork);
-  send_deletes(holder_.confirm(fork), actions);
+  peers_.post_deletes(holder_.confirm(fork), actions);
 }
 
-void References::release(const Id& fork, Actions& actions) { send_deletes(holder_.release(fork), actions); }
+void References::release(const Id& rref, const Id& fork, Actions& actions) {
+  if (fork) {
+    peers_.post_deletes(holder_.release(fork), actions);
+  } else {
+    actions.free(owner_.delete_local(rref));
+  }
+}
 
 References::Shared References::share(const Id& rref, const Id& parent, const Id& child, uint64_t receiver) {
-  if (lost_.contains(receiver)) return Shared::kRefused;
+  if (peers_.is_lost(receiver)) return Shared::kRefused;
   if (!parent) {
     owner_.add_fork(rref, child, receiver);
-    unsent_.insert(child);
+    revocations_.begin(child);
     return Shared::kRegistered;
   }
   if (!holder_.contains(parent)) return Shared::kRefused;
   holder_.add_child(parent, child, receiver);
-  unsent_.insert(child);
+  revocations_.begin(child);
   return Shared::kUnregistered;
 }
 
 void References::unshare(const Id& rref, const Id& child, uint64_t receiver, Actions& actions) {
-  unsent_.erase(child);
+  revocations_.end(child);
   if (owner_.has_fork(rref, child)) {
-    append(owner_.delete_fork(rref, child, receiver, /*settled=*/true), actions);
+    actions.free(owner_.delete_fork(rref, child, receiver, /*settled=*/true));
   } else {
-    send_deletes(holder_.confirm_child(child, receiver), actions);
+    peers_.post_deletes(holder_.confirm_child(child, receiver), actions);
   }
 }
 
 References::Received References::receive(const Reference& reference, uint64_t from, Actions& actions) {
-  if (lost_.contains(from)) return Received::kRefused;
+  if (peers_.is_lost(from)) return Received::kRefused;
   if (!reference.rref) return Received::kInvalid;
-  if (auto revoked = revoked_.find(from);
-      reference.child && revoked != revoked_.end() && revoked->second.contains(reference.child)) {
-    return Received::kRefused;
-  }
-  if (reference.owner == self_) {
+  if (reference.child && revocations_.is_revoked(from, reference.child)) return Received::kRefused;
+  if (reference.owner == peers_.self()) {
     owner_.add_local(reference.rref);
-    if (reference.child && from == self_) {
+    if (reference.child && from == peers_.self()) {
       // Sent to oneself: the handle takes the place of the fork that was registered for it.
-      append(owner_.delete_fork(reference.rref, reference.child, self_, /*settled=*/true), actions);
+      actions.free(owner_.delete_fork(reference.rref, reference.child, peers_.self(), /*settled=*/true));
     } else if (reference.child) {
-      confirm_to(from, reference.rref, reference.child, actions);
+      peers_.post_confirm(from, reference.rref, reference.child, actions);
     }
     return Received::kOwned;
   }
@@ -97,83 +95,75 @@ References::Received References::receive(const Reference& reference, uint64_t fr
       holder_.contains(reference.child)) {
     return Received::kInvalid;
   }
-  if (!members_.contains(reference.owner)) {
+  if (!peers_.members().contains(reference.owner)) {
     if (reference.registered) {
       // Its owner is there, but not known here yet. It keeps the fork, which nobody will ever hold.
-      post({.kind = Kind::kDelete, .to = from, .rref = reference.rref, .fork = reference.child}, actions);
+      peers_.post({.kind = Kind::kDelete, .to = from, .rref = reference.rref, .fork = reference.child},
+                  actions);
     } else {
       // Nobody will register it: the sharer need not wait for that.
-      confirm_to(from, reference.rref, reference.child, actions);
+      peers_.post_confirm(from, reference.rref, reference.child, actions);
     }
     return Received::kOwnerLost;
   }
   const uint64_t sharer = reference.registered ? 0 : from;
   holder_.add({reference.rref, reference.child, reference.owner, sharer}, reference.registered);
   if (reference.registered) return Received::kConfirmed;
-  post({.kind = Kind::kAdd, .to = reference.owner, .rref = reference.rref, .fork = reference.child}, actions);
+  peers_.post({.kind = Kind::kAdd, .to = reference.owner, .rref = reference.rref, .fork = reference.child},
+              actions);
   return Received::kUnconfirmed;
 }
 
 std::optional<Answer> References::on_message(uint64_t from, const ReferenceMessage& message, bool settled,
                                              Actions& actions) {
-  if (lost_.contains(from)) return Answer::kRefused;
+  if (peers_.is_lost(from)) return Answer::kRefused;
   switch (message.kind) {
     case Kind::kAdd:
-      append(owner_.add_fork(message.rref, message.fork, from), actions);
+      actions.free(owner_.add_fork(message.rref, message.fork, from));
       return Answer::kDone;
     case Kind::kDelete:
-      append(owner_.delete_fork(message.rref, message.fork, from, settled), actions);
+      actions.free(owner_.delete_fork(message.rref, message.fork, from, settled));
       return Answer::kDone;
     case Kind::kConfirm:
-      send_deletes(holder_.confirm_child(message.fork, from), actions);
+      peers_.post_deletes(holder_.confirm_child(message.fork, from), actions);
       return Answer::kDone;
     case Kind::kRevoke:
       if (holder_.contains(message.fork)) return Answer::kReceived;
-      if (!settled) {
-        std::set<Id>& revoked = revoked_[from];
-        revoked.insert(message.fork);
-        if (revoked.size() > kMaxRevoked) revoked.erase(revoked.begin());
-      }
+      if (!settled) revocations_.revoke(from, message.fork);
       return Answer::kNever;
     case Kind::kFence:
       break;
   }
-  Asked& asked = asked_[from];
-  if (message.round < asked.round) return Answer::kDone;  // A repetition that came late: nobody waits for it.
-  asked = {message.round, message.dead};
-  for (uint64_t dead : message.dead) {
-    if (dead == self_) {
-      asked_.erase(from);
-      return Answer::kRefused;
-    }
-    if (!lost_.contains(dead)) actions.accused.push_back(dead);
-  }
-  check_fences(actions);
-  return std::nullopt;
+  const std::optional<Answer> answer = fences_.ask(from, message, peers_, actions);
+  if (!answer) check_fences(actions);
+  return answer;
 }
 
 void References::on_answer(const ReferenceMessage& message, Answer answer, Actions& actions) {
-  auto sent = outbox_.find(key_of(message));
-  if (sent == outbox_.end() || sent->second.round != message.round) return;
-  outbox_.erase(sent);
+  if (!peers_.take_answered(message)) return;
   if (answer == Answer::kRefused) {
-    // The other has lost this worker: the group has given it up, which it may not know yet. What it holds is no
-    // evidence any more, and it must say nothing that makes others let go of what they keep until they know, too: no
-    // fork is confirmed to its sharer, no fence has been answered. Its users' handles fail.
+    // The other has lost this worker: the group has given it up, which it may not know yet. What it holds is
+    // no evidence any more, and it must say nothing that makes others let go of what they keep until they
+    // know, too: no fork is confirmed to its sharer, no fence has been answered. Its users' handles fail.
     if (message.kind == Kind::kAdd && holder_.contains(message.fork)) actions.refused.push_back(message.fork);
     return;
   }
   switch (message.kind) {
-    case Kind::kAdd:
-      on_added(message, actions);
+    case Kind::kAdd: {
+      if (!holder_.contains(message.fork)) return;
+      const uint64_t sharer = holder_.sharer_of_unconfirmed(message.fork);
+      actions.confirmed.push_back(message.fork);
+      peers_.post_deletes(holder_.confirm(message.fork), actions);
+      if (sharer != 0) peers_.post_confirm(sharer, message.rref, message.fork, actions);
+      check_fences(actions);
       break;
+    }
     case Kind::kRevoke:
       // It never got there, and never will: as if it had not been sent.
       if (answer == Answer::kNever) unshare(message.rref, message.fork, message.to, actions);
       break;
     case Kind::kFence:
-      if (message.round != round_ || !waiting_for_.erase(message.to)) return;
-      check_fences(actions);
+      if (fences_.take_answer(message)) check_fences(actions);
       break;
     case Kind::kConfirm:
     case Kind::kDelete:
@@ -181,49 +171,26 @@ void References::on_answer(const ReferenceMessage& message, Answer answer, Actio
   }
 }
 
-void References::on_added(const ReferenceMessage& message, Actions& actions) {
-  if (!holder_.contains(message.fork)) return;
-  const uint64_t sharer = holder_.sharer_of_unconfirmed(message.fork);
-  actions.confirmed.push_back(message.fork);
-  send_deletes(holder_.confirm(message.fork), actions);
-  if (sharer != 0) confirm_to(sharer, message.rref, message.fork, actions);
-  check_fences(actions);
-}
-
-std::vector<ReferenceMessage> References::unacknowledged(uint64_t to) const {
-  std::vector<ReferenceMessage> messages;
-  for (const auto& [key, message] : outbox_) {
-    if (message.to == to) messages.push_back(message);
-  }
-  return messages;
-}
-
-std::size_t References::revoked() const {
-  std::size_t total = 0;
-  for (const auto& [sharer, children] : revoked_) total += children.size();
-  return total;
-}
-
 void References::revoke(const Id& rref, const Id& child, uint64_t receiver, Actions& actions) {
   // Already answered for, or taken back.
   const bool open = owner_.has_fork(rref, child) || holder_.receiver_of(child) == receiver;
-  if (open) post({.kind = Kind::kRevoke, .to = receiver, .rref = rref, .fork = child}, actions);
+  if (open) peers_.post({.kind = Kind::kRevoke, .to = receiver, .rref = rref, .fork = child}, actions);
 }
 
 void References::link_restored(uint64_t peer, Actions& actions) {
-  if (lost_.contains(peer)) return;
+  if (peers_.is_lost(peer)) return;
   for (const HolderTable::Child& child : holder_.children_of(peer)) {
-    if (!unsent_.contains(child.child)) revoke(child.rref, child.child, peer, actions);
+    if (!revocations_.is_unsent(child.child)) revoke(child.rref, child.child, peer, actions);
   }
   // Those that the peer asked for itself it knows, and deletes.
-  for (const OwnerTable::Fork& fork : owner_.forks_of(peer, self_)) {
-    if (!unsent_.contains(fork.fork)) revoke(fork.rref, fork.fork, peer, actions);
+  for (const OwnerTable::Fork& fork : owner_.forks_of(peer, peers_.self())) {
+    if (!revocations_.is_unsent(fork.fork)) revoke(fork.rref, fork.fork, peer, actions);
   }
 }
 
 void References::settle(uint64_t peer) {
   owner_.settle(peer);
-  revoked_.erase(peer);
+  revocations_.forget(peer);
 }
 
 }  // namespace gradwire::rpc

@@ -52,15 +52,15 @@ TEST(References, SharedForkIsConfirmedToItsSharerOnceTheOwnerHasIt) {
   b.on_answer(add, Answer::kDone, answered);
   EXPECT_EQ(answered.confirmed, std::vector<Id>{kChild});
   EXPECT_EQ(sent(answered, Kind::kConfirm).to, kA);
-  EXPECT_EQ(b.unacknowledged(kA).size(), 1u);
-  EXPECT_TRUE(b.unacknowledged(kOwner).empty());
+  EXPECT_EQ(b.peers().unacknowledged(kA).size(), 1u);
+  EXPECT_TRUE(b.peers().unacknowledged(kOwner).empty());
 }
 
 TEST(References, SharerKeepsItsForkUntilTheChildIsConfirmed) {
   References a = holder(kA);
   EXPECT_EQ(a.share(kRref, kFork, kChild, kB), Shared::kUnregistered);
   Actions actions;
-  a.release(kFork, actions);
+  a.release(kRref, kFork, actions);
   EXPECT_TRUE(actions.send.empty());
   EXPECT_EQ(
       a.on_message(kB, {.kind = Kind::kConfirm, .to = kA, .rref = kRref, .fork = kChild}, true, actions),
@@ -71,12 +71,12 @@ TEST(References, SharerKeepsItsForkUntilTheChildIsConfirmed) {
 TEST(References, MessagesAreRepeatedUntilAnsweredOrTheReceiverIsLost) {
   References a = holder(kA);
   Actions actions;
-  a.release(kFork, actions);
-  EXPECT_EQ(a.unacknowledged(kOwner).size(), 1u);
-  EXPECT_EQ(a.unacknowledged(kOwner).size(), 1u);
+  a.release(kRref, kFork, actions);
+  EXPECT_EQ(a.peers().unacknowledged(kOwner).size(), 1u);
+  EXPECT_EQ(a.peers().unacknowledged(kOwner).size(), 1u);
   Actions lost;
   a.lose(kOwner, lost);
-  EXPECT_EQ(a.unacknowledged(), 0u);
+  EXPECT_EQ(a.peers().unacknowledged(), 0u);
 }
 
 TEST(References, ReferenceThatNeverCameIsRefusedAfterwards) {
@@ -84,10 +84,10 @@ TEST(References, ReferenceThatNeverCameIsRefusedAfterwards) {
   Actions actions;
   const ReferenceMessage revoke{.kind = Kind::kRevoke, .to = kB, .rref = kRref, .fork = kChild};
   EXPECT_EQ(b.on_message(kA, revoke, false, actions), Answer::kNever);
-  EXPECT_TRUE(b.is_revoked(kA, kChild));
+  EXPECT_TRUE(b.revocations().is_revoked(kA, kChild));
   EXPECT_EQ(b.receive({kRref, kOwner, kChild, false}, kA, actions), Received::kRefused);
   b.settle(kA);
-  EXPECT_EQ(b.revoked(), 0u);
+  EXPECT_EQ(b.revocations().revoked(), 0u);
 }
 
 TEST(References, ReferenceThatCameSurvivesTheQuestionForIt) {
@@ -104,7 +104,7 @@ TEST(References, OwnerTakesBackWhatTheReceiverNeverGot) {
   owner.own(kRref);
   EXPECT_EQ(owner.share(kRref, {}, {kOwner, 2}, kB), Shared::kRegistered);
   Actions actions;
-  owner.release_local(kRref, actions);
+  owner.release(kRref, {}, actions);
   EXPECT_TRUE(actions.freed.empty());
   // The message has not left yet: it will, on the new connection.
   owner.link_restored(kB, actions);
@@ -136,7 +136,7 @@ TEST(References, AgreementMayComeBeforeTheLoss) {
   owner.own(kRref);
   EXPECT_EQ(owner.share(kRref, {}, {kOwner, 2}, kB), Shared::kRegistered);
   Actions actions;
-  owner.release_local(kRref, actions);
+  owner.release(kRref, {}, actions);
   owner.fence(kB, actions);
   EXPECT_TRUE(actions.send.empty());
   owner.lose(kB, actions);
@@ -179,7 +179,7 @@ TEST(References, DeadHoldersForkStaysUntilEverybodyAnswered) {
   EXPECT_TRUE(first.freed.empty());
   owner.on_answer(actions.send[1], Answer::kDone, second);
   EXPECT_EQ(second.freed, std::vector<Id>{kRref});
-  EXPECT_FALSE(owner.fencing());
+  EXPECT_FALSE(owner.fences().due());
 }
 
 TEST(References, DeathDuringAFenceBeginsItAnew) {
@@ -216,8 +216,8 @@ TEST(References, SecondDeathBeginsTheFenceAnewThoughThatOneHadAnswered) {
   owner.lose(kB, again);
   owner.on_answer(of_c, Answer::kDone, again);
   EXPECT_TRUE(again.freed.empty());
-  EXPECT_TRUE(owner.fencing());
-  EXPECT_FALSE(owner.fence_running());
+  EXPECT_TRUE(owner.fences().due());
+  EXPECT_FALSE(owner.fences().running());
   owner.fence(kB, again);
   const ReferenceMessage fence = sent(again, Kind::kFence);
   EXPECT_EQ(fence.to, kC);
@@ -237,7 +237,7 @@ TEST(References, RefusedFenceIsNotAnsweredByTheOthersAlone) {
   owner.on_answer(actions.send[0], Answer::kRefused, answered);
   owner.on_answer(actions.send[1], Answer::kDone, answered);
   EXPECT_TRUE(answered.freed.empty());
-  EXPECT_TRUE(owner.fence_running());
+  EXPECT_TRUE(owner.fences().running());
 }
 
 TEST(References, ForkThatWasTakenBackIsNotCountedAsUnsent) {
@@ -248,14 +248,14 @@ TEST(References, ForkThatWasTakenBackIsNotCountedAsUnsent) {
     EXPECT_EQ(owner.share(kRref, {}, {kOwner, 10 + i}, kB), Shared::kRegistered);
     EXPECT_EQ(a.share(kRref, kFork, {kA, 10 + i}, kB), Shared::kUnregistered);
   }
-  EXPECT_EQ(owner.unsent(), 3u);
-  EXPECT_EQ(a.unsent(), 3u);
+  EXPECT_EQ(owner.revocations().unsent(), 3u);
+  EXPECT_EQ(a.revocations().unsent(), 3u);
   for (uint64_t i = 0; i < 3; ++i) {
     owner.unshare(kRref, {kOwner, 10 + i}, kB, actions);
     a.unshare(kRref, {kA, 10 + i}, kB, actions);
   }
-  EXPECT_EQ(owner.unsent(), 0u);
-  EXPECT_EQ(a.unsent(), 0u);
+  EXPECT_EQ(owner.revocations().unsent(), 0u);
+  EXPECT_EQ(a.revocations().unsent(), 0u);
 }
 
 TEST(References, FenceIsAnsweredWhenWhatCameFromTheDeadIsRegistered) {
@@ -274,7 +274,7 @@ TEST(References, FenceIsAnsweredWhenWhatCameFromTheDeadIsRegistered) {
   b.on_answer(add, Answer::kDone, added);
   ASSERT_EQ(added.fence_answers.size(), 1u);
   EXPECT_EQ(added.fence_answers[0].asker, kOwner);
-  EXPECT_EQ(b.unanswered_fences(), 0u);
+  EXPECT_EQ(b.fences().unanswered(), 0u);
 }
 
 // The next two: found by the simulator, as an early free with a third worker's reference still unregistered.
@@ -302,7 +302,7 @@ TEST(References, RefusalIsNoAnswerToAFence) {
   Actions answered;
   for (const ReferenceMessage& fence : actions.send) owner.on_answer(fence, Answer::kRefused, answered);
   EXPECT_TRUE(answered.freed.empty());
-  EXPECT_TRUE(owner.fencing());
+  EXPECT_TRUE(owner.fences().due());
 }
 
 TEST(References, NothingIsTakenFromTheLost) {

@@ -35,7 +35,8 @@ void World::check_freed(Node& owner, const Id& rref) {
     if (!packet.in_flight || packet.kind != Packet::Kind::kShare || packet.reference.rref != rref) continue;
     if (!live(packet.from) || !live(packet.to)) continue;
     // Refused if it comes.
-    if (nodes_[packet.to]->references.is_revoked(nodes_[packet.from]->incarnation, packet.reference.child))
+    if (nodes_[packet.to]->references.revocations().is_revoked(nodes_[packet.from]->incarnation,
+                                                               packet.reference.child))
       continue;
     violate(absl::StrCat(node_name(owner.index), " freed rref ", describe(rref),
                          " while a reference to it, fork ", describe(packet.reference.child),
@@ -145,9 +146,9 @@ void World::check_empty() {
         {"forks", references.holder().forks()},
         {"children", references.holder().children()},
         {"unconfirmed forks", references.holder().unconfirmed()},
-        {"unanswered messages", references.unacknowledged()},
-        {"revoked references", references.revoked()},
-        {"unanswered fences", references.unanswered_fences()},
+        {"unanswered messages", references.peers().unacknowledged()},
+        {"revoked references", references.revocations().revoked()},
+        {"unanswered fences", references.fences().unanswered()},
     };
     for (const auto& [what, count] : tables) {
       const bool kept = what == tables[0].first || what == tables[2].first || what == tables[3].first;
@@ -157,7 +158,7 @@ void World::check_empty() {
             absl::StrCat(node_name(node->index), " keeps ", count, " ", what, " after the last handle went"));
       }
     }
-    if (references.fencing() && !keeps_for_good(*node)) {
+    if (references.fences().due() && !keeps_for_good(*node)) {
       return violate(absl::StrCat(node_name(node->index), " still fences"));
     }
   }
@@ -166,8 +167,9 @@ void World::check_empty() {
 bool World::keeps_for_good(const Node& node) const {
   if (scenario_.store) return false;
   // What others keep for the lost keeps forks of this one, too.
-  return std::any_of(nodes_.begin(), nodes_.end(),
-                     [&node](const auto& other) { return node.references.is_lost(other->incarnation); });
+  return std::any_of(nodes_.begin(), nodes_.end(), [&node](const auto& other) {
+    return node.references.peers().is_lost(other->incarnation);
+  });
 }
 
 int World::held_state(const Node& node, const Id& fork) const {
@@ -184,18 +186,18 @@ int World::owned_state(const Node& node, const Id& rref, const Id& fork, uint64_
 }
 
 int World::fence_state(const Node& node) const {
-  if (node.references.fence_running()) return Coverage::kFenceRunning;
-  return node.references.fencing() ? Coverage::kFenceDue : Coverage::kNoFence;
+  if (node.references.fences().running()) return Coverage::kFenceRunning;
+  return node.references.fences().due() ? Coverage::kFenceDue : Coverage::kNoFence;
 }
 
 void World::trace_tables(const Node& node) {
   const References& references = node.references;
-  trace_->detail(node_name(node.index), ": values ", references.owner().size(), ", remembered deletes ",
-                 references.owner().remembered_deletes(), ", forks ", references.holder().forks(),
-                 ", children ", references.holder().children(), ", unconfirmed ",
-                 references.holder().unconfirmed(), ", unanswered ", references.unacknowledged(),
-                 ", revoked ", references.revoked(),
-                 references.fencing() ? references.fence_running() ? ", fencing" : ", fence due" : "");
+  trace_->detail(
+      node_name(node.index), ": values ", references.owner().size(), ", remembered deletes ",
+      references.owner().remembered_deletes(), ", forks ", references.holder().forks(), ", children ",
+      references.holder().children(), ", unconfirmed ", references.holder().unconfirmed(), ", unanswered ",
+      references.peers().unacknowledged(), ", revoked ", references.revocations().revoked(),
+      references.fences().due() ? references.fences().running() ? ", fencing" : ", fence due" : "");
 }
 
 }  // namespace gradwire::references_simulation

@@ -50,7 +50,7 @@ std::vector<SmallScope::Move> SmallScope::moves() const {
     if (!alive_[held.worker]) continue;
     moves.push_back({Kind::kRelease, i});
     for (int to = 0; to < kWorkers && forks_left_ > 0 && !held.failed; ++to) {
-      if (!references_[held.worker].is_lost(incarnation(to))) moves.push_back({Kind::kShare, i, to});
+      if (!references_[held.worker].peers().is_lost(incarnation(to))) moves.push_back({Kind::kShare, i, to});
     }
   }
   if (!repeat_.empty()) moves.push_back({Kind::kRepeat});
@@ -67,7 +67,10 @@ std::vector<SmallScope::Move> SmallScope::moves() const {
       const bool idle = std::none_of(packets_.begin(), packets_.end(), [&](const Packet& packet) {
         return packet.from == b && packet.to == a;
       });
-      if (idle && references_[a].remembers(incarnation(b))) moves.push_back({Kind::kSettle, a, b});
+      // settle() would forget something.
+      const bool remembers = references_[a].owner().remembers(incarnation(b)) ||
+                             references_[a].revocations().remembers(incarnation(b));
+      if (idle && remembers) moves.push_back({Kind::kSettle, a, b});
     }
   }
   return moves;
@@ -120,7 +123,8 @@ std::string SmallScope::apply(const Move& move) {
     case Kind::kRepeat: {
       const Packet packet = repeat_.front();
       repeat_.clear();
-      for (const ReferenceMessage& message : references_[packet.from].unacknowledged(packet.message.to)) {
+      for (const ReferenceMessage& message :
+           references_[packet.from].peers().unacknowledged(packet.message.to)) {
         if (message.kind == packet.message.kind && message.fork == packet.message.fork) send(packet);
       }
       break;
@@ -149,11 +153,7 @@ std::string SmallScope::apply(const Move& move) {
     case Kind::kRelease: {
       const Held held = handles_[move.a];
       handles_.erase(handles_.begin() + move.a);
-      if (held.fork) {
-        references_[held.worker].release(held.fork, actions);
-      } else {
-        references_[held.worker].release_local(kRRef, actions);
-      }
+      references_[held.worker].release(kRRef, held.fork, actions);
       process(held.worker, actions);
       break;
     }
@@ -175,7 +175,8 @@ void SmallScope::lost(const Packet& packet) {
       Packet again{.kind = Packet::Kind::kMessage, .from = packet.to, .to = packet.from};
       again.message = packet.message;
       // Of a fence the answer does not have it all.
-      for (const ReferenceMessage& message : references_[again.from].unacknowledged(incarnation(again.to))) {
+      for (const ReferenceMessage& message :
+           references_[again.from].peers().unacknowledged(incarnation(again.to))) {
         if (message.kind == again.message.kind && message.fork == again.message.fork) again.message = message;
       }
       repeat_.push_back(std::move(again));
@@ -225,7 +226,7 @@ void SmallScope::deliver(Packet packet, bool settled) {
       return process(packet.to, actions);
     }
     case Packet::Kind::kCreate: {
-      if (references.is_lost(from)) return;
+      if (references.peers().is_lost(from)) return;
       value_ = true;
       references.create(kRRef, packet.reference.child, from, actions);
       if (!actions.freed.empty()) value_ = false;
@@ -283,7 +284,8 @@ void SmallScope::check_freed() {
   }
   for (const Packet& packet : packets_) {
     if (packet.kind != Packet::Kind::kShare || !alive_[packet.from] || !alive_[packet.to]) continue;
-    if (references_[packet.to].is_revoked(incarnation(packet.from), packet.reference.child)) continue;
+    if (references_[packet.to].revocations().is_revoked(incarnation(packet.from), packet.reference.child))
+      continue;
     violation_ = absl::StrCat("freed while a reference is on its way to ", node_name(packet.to));
   }
 }
@@ -293,8 +295,9 @@ std::string SmallScope::check_end() const {
     if (!alive_[worker]) continue;
     const References& references = references_[worker];
     if (references.owner().size() + references.owner().remembered_deletes() + references.holder().forks() +
-            references.holder().children() + references.holder().unconfirmed() + references.unacknowledged() +
-            references.revoked() + references.unanswered_fences() + (references.fencing() ? 1 : 0) >
+            references.holder().children() + references.holder().unconfirmed() +
+            references.peers().unacknowledged() + references.revocations().revoked() +
+            references.fences().unanswered() + (references.fences().due() ? 1 : 0) >
         0) {
       return absl::StrCat(node_name(worker), " keeps something when all is over");
     }

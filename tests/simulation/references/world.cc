@@ -144,7 +144,7 @@ void World::dispatch(const Event& event) {
     case Kind::kBroken: {
       Node& node = *nodes_[event.a];
       const uint64_t peer = nodes_[event.b]->incarnation;
-      if (network_.linked(event.a, event.b) || node.references.is_lost(peer)) return;
+      if (network_.linked(event.a, event.b) || node.references.peers().is_lost(peer)) return;
       cover(Machine::kWatched, static_cast<int>(node.detector.state(peer)), Coverage::kDisconnected);
       rpc::FailureDetector::Actions actions;
       node.detector.disconnected(peer, absl::UnixEpoch() + absl::Microseconds(now_), actions);
@@ -251,13 +251,13 @@ std::string World::unquiet() const {
     }
     const std::string name = node_name(node->index);
     if (node->roster.position() != log_.size()) return absl::StrCat(name, " is behind the log");
-    if (node->references.unacknowledged() > 0) return absl::StrCat(name, " has unanswered messages");
+    if (node->references.peers().unacknowledged() > 0) return absl::StrCat(name, " has unanswered messages");
     // Without the log nobody agrees on a death.
-    if (node->references.fencing() && scenario_.store) return absl::StrCat(name, " waits for a fence");
-    if (node->references.unanswered_fences() > 0) return absl::StrCat(name, " owes answers to fences");
+    if (node->references.fences().due() && scenario_.store) return absl::StrCat(name, " waits for a fence");
+    if (node->references.fences().unanswered() > 0) return absl::StrCat(name, " owes answers to fences");
     for (const auto& other : nodes_) {
       if (!other->running && node->roster.status(other->incarnation) == rpc::Roster::Status::kMember &&
-          !node->references.is_lost(other->incarnation)) {
+          !node->references.peers().is_lost(other->incarnation)) {
         return absl::StrCat(name, " does not know that ", node_name(other->index), " is dead");
       }
       if (node->detector.state(other->incarnation) == rpc::FailureDetector::State::kSuspect) {

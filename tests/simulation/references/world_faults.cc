@@ -75,7 +75,7 @@ bool World::connect_all() {
     for (const auto& peer : nodes_) {
       if (peer == node || (peer->running && !peer->member) || network_.linked(node->index, peer->index) ||
           truth_.status(peer->incarnation) != rpc::Roster::Status::kMember ||
-          node->references.is_lost(peer->incarnation)) {
+          node->references.peers().is_lost(peer->incarnation)) {
         continue;
       }
       all = false;

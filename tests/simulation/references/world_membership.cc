@@ -23,7 +23,7 @@ void World::establish(int a, int b) {
   Node& second = *nodes_[b];
   for (auto [node, peer] : {std::pair(&first, &second), std::pair(&second, &first)}) {
     // Also with one whose join this one has not read yet: if it were not told anything, it would take this for dead.
-    if (!node->running || !node->member || node->references.is_lost(peer->incarnation)) return;
+    if (!node->running || !node->member || node->references.peers().is_lost(peer->incarnation)) return;
   }
   network_.link(a, b, true);
   const bool again = network_.broken(a, b);
@@ -68,7 +68,7 @@ void World::tick(Node& node) {
     if ((node.heard >> peer & 1) == 0) continue;
     node.heard &= ~(1u << peer);
     const uint64_t incarnation = peer + 1;
-    if (node.references.is_lost(incarnation)) continue;
+    if (node.references.peers().is_lost(incarnation)) continue;
     cover(Machine::kWatched, static_cast<int>(node.detector.state(incarnation)), Coverage::kHeard);
     node.detector.heard(incarnation, at(now_), actions);
   }
@@ -114,7 +114,7 @@ void World::process(Node& node, FailureDetector::Actions& actions) {
 
 void World::probed(Node& node, Node& peer) {
   const uint64_t incarnation = peer.incarnation;
-  if (node.references.is_lost(incarnation) || network_.linked(node.index, peer.index)) return;
+  if (node.references.peers().is_lost(incarnation) || network_.linked(node.index, peer.index)) return;
   const int state = static_cast<int>(node.detector.state(incarnation));
   FailureDetector::Actions actions;
   if (!reachable(node.index, peer.index)) {
@@ -135,7 +135,7 @@ void World::probed(Node& node, Node& peer) {
 }
 
 void World::lose(Node& node, uint64_t dead) {
-  if (node.references.is_lost(dead)) return;
+  if (node.references.peers().is_lost(dead)) return;
   cover(Machine::kFence, fence_state(node), Coverage::kLose);
   if (coverage_) {
     for (const rpc::Id& fork : node.references.holder().forks_of(dead)) {

@@ -168,7 +168,7 @@ void World::on_answer(Node& node, const Packet& packet) {
       break;
     case ReferenceMessage::Kind::kFence:
       cover(Machine::kFence, fence_state(node),
-            message.round != node.references.fence_round()     ? Coverage::kAnsweredLate
+            message.round != node.references.fences().round()  ? Coverage::kAnsweredLate
             : packet.answer == ReferenceMessage::Answer::kDone ? Coverage::kAnswered
                                                                : Coverage::kAnsweredRefused);
       break;
@@ -200,7 +200,7 @@ void World::on_create(Node& node, const Packet& packet) {
   const Id& rref = packet.reference.rref;
   const uint64_t holder = nodes_[packet.from]->incarnation;
   // A call from the dead is not served.
-  if (node.references.is_lost(holder)) return;
+  if (node.references.peers().is_lost(holder)) return;
   cover(Machine::kOwnedFork, owned_state(node, rref, packet.reference.child, holder), Coverage::kCreate);
   known(rref).value = true;
   Actions actions;
@@ -216,9 +216,9 @@ void World::on_create(Node& node, const Packet& packet) {
 
 void World::retry(Node& node) {
   node.retry_due = false;
-  if (node.references.unacknowledged() == 0) return;
+  if (node.references.peers().unacknowledged() == 0) return;
   for (const auto& peer : nodes_) {
-    std::vector<ReferenceMessage> messages = node.references.unacknowledged(peer->incarnation);
+    std::vector<ReferenceMessage> messages = node.references.peers().unacknowledged(peer->incarnation);
     sort(messages);
     for (ReferenceMessage& message : messages) {
       Packet packet{.kind = Packet::Kind::kMessage, .from = node.index, .to = peer->index};
@@ -241,11 +241,11 @@ void World::process(Node& node, Actions& actions) {
       if (handle.fork != fork) continue;
       handle.failed = true;
       // Without the log the owner may have lost it alone, which the log decides later.
-      if (scenario_.store_loss && nodes_[handle.owner - 1]->references.is_lost(node.incarnation)) {
+      if (scenario_.store_loss && nodes_[handle.owner - 1]->references.peers().is_lost(node.incarnation)) {
         continue;
       }
       if (live(node.index) && live(static_cast<int>(handle.owner) - 1) &&
-          !node.references.is_lost(handle.owner)) {
+          !node.references.peers().is_lost(handle.owner)) {
         violate(absl::StrCat("the owner of fork ", describe(fork), " refused it to a live holder"));
       }
     }
@@ -256,7 +256,7 @@ void World::process(Node& node, Actions& actions) {
     packet.message = std::move(message);
     send(std::move(packet));
   }
-  if (!node.retry_due && node.references.unacknowledged() > 0) {
+  if (!node.retry_due && node.references.peers().unacknowledged() > 0) {
     node.retry_due = true;
     scheduler_.add(now_ + kRetryAfter, Event::Kind::kRetry, node.index);
   }

@@ -67,7 +67,7 @@ void World::own(Node& node) {
 
 void World::create(Node& node, Node& owner) {
   if (node.roster.status(owner.incarnation) != rpc::Roster::Status::kMember) return;
-  if (node.references.is_lost(owner.incarnation)) return;
+  if (node.references.peers().is_lost(owner.incarnation)) return;
   const Id rref = next_id(node);
   const Id fork = next_id(node);
   rref_index_.resize(ids_ + 1);
@@ -135,10 +135,8 @@ void World::release(Node& node, uint64_t number) {
   Actions actions;
   if (gone.fork) {
     cover(Machine::kHeldFork, held_state(node, gone.fork), Coverage::kReleased);
-    node.references.release(gone.fork, actions);
-  } else {
-    node.references.release_local(gone.rref, actions);
   }
+  node.references.release(gone.rref, gone.fork, actions);
   process(node, actions);
 }
 
@@ -151,7 +149,7 @@ void World::unkeep(Node& node, uint64_t number) {
 }
 
 void World::share(Node& node, Handle& handle, Node& receiver) {
-  if (node.references.is_lost(receiver.incarnation)) return;
+  if (node.references.peers().is_lost(receiver.incarnation)) return;
   Packet packet{.kind = Packet::Kind::kShare, .from = node.index, .to = receiver.index};
   packet.reference = {.rref = handle.rref, .owner = handle.owner};
   if (!handle.failed && receiver.incarnation == handle.owner && random_.below(2) == 0) {

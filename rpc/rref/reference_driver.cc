@@ -1,0 +1,295 @@
+#include "gradwire/rpc/rref/reference_driver.h"
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "gradwire/base/error.h"
+#include "gradwire/base/threads/thread_pool.h"
+#include "gradwire/proto/rpc.pb.h"
+#include "gradwire/rpc/agent/current_agent.h"
+#include "gradwire/rpc/link/goodbye.h"
+#include "gradwire/rpc/rref/reference_codec.h"
+
+namespace gradwire::rpc {
+
+using Actions = References::Actions;
+using Answer = ReferenceMessage::Answer;
+using Kind = ReferenceMessage::Kind;
+
+namespace {
+
+void take(const std::vector<Id>& forks, absl::flat_hash_map<Id, Promise<void>>& unconfirmed,
+          std::vector<Promise<void>>& promises) {
+  for (const Id& fork : forks) {
+    auto found = unconfirmed.find(fork);
+    if (found == unconfirmed.end()) continue;
+    promises.push_back(std::move(found->second));
+    unconfirmed.erase(found);
+  }
+}
+
+}  // namespace
+
+ReferenceDriver::ReferenceDriver(ReferenceHost& agent, Settlement& settlement)
+    : agent_(agent),
+      settlement_(settlement),
+      weak_agent_(agent.weak_agent()),
+      tables_{References(agent.self().incarnation), {}, {}} {}
+
+ReferenceDriver::Effects ReferenceDriver::take_locked(Actions actions) {
+  Effects effects;
+  for (const Id& rref : actions.freed) {
+    auto slot = tables_.values.find(rref);
+    if (slot == tables_.values.end()) continue;
+    effects.freed.push_back(std::move(slot->second));
+    tables_.values.erase(slot);
+  }
+  take(actions.confirmed, tables_.unconfirmed, effects.confirmed);
+  take(actions.refused, tables_.unconfirmed, effects.refused);
+  for (const Actions::FenceAnswer& answer : actions.fence_answers) {
+    auto asked = fences_asked_.find(answer.asker);
+    if (asked == fences_asked_.end() || asked->second.round != answer.round) continue;
+    effects.answers.push_back(std::move(asked->second.reply));
+    fences_asked_.erase(asked);
+  }
+  effects.messages = std::move(actions.send);
+  effects.accused = std::move(actions.accused);
+  return effects;
+}
+
+void ReferenceDriver::perform(Effects effects, const absl::Status& refusal) {
+  for (const Promise<void>& promise : effects.confirmed) promise.set_value();
+  for (const Promise<void>& promise : effects.refused) {
+    promise.set_error(
+        refusal.ok() ? absl::AbortedError("the owner of the RRef takes nothing from this worker any more")
+                     : refusal);
+  }
+  for (const auto& reply : effects.answers) reply(ServiceReply());
+  if (!effects.freed.empty()) free_values(std::move(effects.freed));
+  for (ReferenceMessage& message : effects.messages) send(std::move(message));
+  for (uint64_t worker : effects.accused) agent_.on_accused(worker);
+}
+
+bool ReferenceDriver::tell(absl::FunctionRef<void(Tables&, Actions&)> event, const absl::Status& refusal) {
+  Effects effects;
+  {
+    MutexLock lock(mutex_);
+    if (closed_) return false;
+    Actions actions;
+    event(tables_, actions);
+    effects = take_locked(std::move(actions));
+  }
+  perform(std::move(effects), refusal);
+  return true;
+}
+
+// A user's lock may be held. To send may resolve a name and connect, so another thread does that.
+void ReferenceDriver::release(const Id& rref, const Id& fork) {
+  Effects effects;
+  std::vector<ReferenceMessage> messages;
+  {
+    MutexLock lock(mutex_);
+    if (closed_) return;
+    Actions actions;
+    tables_.references.release(rref, fork, actions);
+    effects = take_locked(std::move(actions));
+    messages.swap(effects.messages);
+    // One for the task below: nobody sees a moment without the handle and without its message.
+    if (!messages.empty()) under_way_.fetch_add(1);
+  }
+  perform(std::move(effects), absl::OkStatus());
+  if (messages.empty()) return;
+  static TaskCost* const cost = new TaskCost;
+  Executor::Task task = [self = shared_from_this(), messages = std::move(messages)]() mutable {
+    if (const std::shared_ptr<Agent> alive = self->agent()) {
+      for (ReferenceMessage& message : messages) self->send(std::move(message));
+    }
+    self->under_way_.fetch_sub(1);
+  };
+  // Refused: the agent has shut down, and sends nothing any more.
+  if (!agent_.executor()->post_clean(task, cost)) task();
+}
+
+void ReferenceDriver::free_values(std::vector<ValueSlot> slots) {
+  for (ValueSlot& slot : slots) {
+    for (ValueSlot::Waiter& waiter : slot.waiters) {
+      agent_.timers().cancel(waiter.timer);
+      waiter.found(absl::NotFoundError("the RRef was freed: its last reference has gone"));
+    }
+    slot.waiters.clear();
+  }
+  destroy(std::move(slots));
+}
+
+template <class Slots>
+void ReferenceDriver::destroy(Slots slots) {
+  if (slots.empty()) return;
+  // Most go in no time, so that no thread is woken for it while one is about.
+  static TaskCost* const cost = new TaskCost;
+  Executor::Task task = [agent = weak_agent_, slots = std::move(slots)]() mutable {
+    std::shared_ptr<Agent> alive = agent.lock();
+    if (alive == nullptr) return;
+    CurrentAgent::Scope scope(alive);
+    Slots going = std::move(slots);
+  };
+  if (!agent_.executor()->post_clean(task, cost)) task();
+}
+
+void ReferenceDriver::send(ReferenceMessage message) {
+  absl::StatusOr<Worker> to = agent_.find_worker_by_incarnation(message.to);
+  if (!to.ok()) return;
+  under_way_.fetch_add(1);
+  const uint32_t service = service_of(message.kind);
+  // Composed now, after everything that was sent of this fork; a repetition says the same.
+  std::string body = serialize(
+      message, says_what_was_sent(message.kind) ? settlement_.departures(message.to) : Departures());
+  agent_.call_service(*to, service, std::move(body), nullptr, {absl::InfiniteFuture(), /*repeat=*/true})
+      .on_ready_inline([self = shared_from_this(),
+                        message = std::move(message)](const absl::StatusOr<ServiceReply>& reply) {
+        self->answered(message, reply);
+        self->under_way_.fetch_sub(1);
+      });
+}
+
+void ReferenceDriver::answered(const ReferenceMessage& message, const absl::StatusOr<ServiceReply>& reply) {
+  // Aborted is the receiver's word that it takes nothing from this worker. Any other error says nothing of
+  // the reference: the question stays open until its receiver is lost. So does that of a fence, whatever the
+  // error.
+  const bool refused = absl::IsAborted(reply.status()) && message.kind != Kind::kFence;
+  if (!reply.ok() && !refused) return;
+  const Answer answer = refused ? Answer::kRefused : answer_of(message.kind, *reply);
+  tell([&](Tables& tables, Actions& actions) { tables.references.on_answer(message, answer, actions); });
+}
+
+void ReferenceDriver::creation_failed(const Worker& owner, const Id& rref, const Id& fork) {
+  proto::CreationFailed message;
+  to_proto(rref, *message.mutable_rref());
+  to_proto(fork, *message.mutable_fork());
+  under_way_.fetch_add(1);
+  agent_
+      .call_service(owner, kCreationFailed, message.SerializeAsString(), nullptr,
+                    {absl::InfiniteFuture(), /*repeat=*/true})
+      .on_ready_inline([self = shared_from_this()](const auto&) { self->under_way_.fetch_sub(1); });
+}
+
+void ReferenceDriver::serve(const ServiceCall& call) {
+  Departures sent;
+  std::optional<ReferenceMessage> message = parse(call.service, call.body, sent);
+  if (!message) {
+    call.reply(absl::InvalidArgumentError(absl::StrCat("not a reference message: service ", call.service)));
+    return;
+  }
+  std::optional<Answer> answer;
+  // The asker has a newer question, or lost the connection of this one: it goes outside the lock.
+  FenceAsked replaced;
+  Effects effects;
+  {
+    MutexLock lock(mutex_);
+    if (closed_) return;
+    Actions actions;
+    // Under the lock, as settled() below: between the question and what is remembered because of the answer
+    // nothing may settle.
+    const bool settled =
+        says_what_was_sent(message->kind) && settlement_.require(call.from.incarnation, sent);
+    answer = tables_.references.on_message(call.from.incarnation, *message, settled, actions);
+    if (settled) tables_.references.settle(call.from.incarnation);
+    if (!answer) {
+      FenceAsked& asked = fences_asked_[call.from.incarnation];
+      replaced = std::exchange(asked, {message->round, call.reply});
+    }
+    effects = take_locked(std::move(actions));
+  }
+  if (answer == Answer::kRefused) {
+    call.reply(declared_dead(call.from.name, agent_.self().name));
+  } else if (answer) {
+    call.reply(reply_of(message->kind, *answer));
+  }
+  perform(std::move(effects), absl::OkStatus());
+}
+
+void ReferenceDriver::worker_joined(const Worker& worker) {
+  tell([&](Tables& tables, Actions& actions) {
+    tables.references.join(worker.incarnation);
+    // What was to be sent before it was known who that is.
+    for (ReferenceMessage& message : tables.references.peers().unacknowledged(worker.incarnation)) {
+      actions.send.push_back(std::move(message));
+    }
+  });
+}
+
+void ReferenceDriver::lose(uint64_t incarnation, const absl::Status& reason) {
+  tell([&](Tables& tables, Actions& actions) { tables.references.lose(incarnation, actions); }, reason);
+  drop_fence_of(incarnation);
+}
+
+void ReferenceDriver::drop_fence_of(uint64_t asker) {
+  FenceAsked dropped;  // It goes outside the lock.
+  MutexLock lock(mutex_);
+  auto asked = fences_asked_.find(asker);
+  if (asked == fences_asked_.end()) return;
+  dropped = std::move(asked->second);
+  fences_asked_.erase(asked);
+}
+
+void ReferenceDriver::death_agreed(uint64_t incarnation) {
+  tell([&](Tables& tables, Actions& actions) { tables.references.fence(incarnation, actions); });
+}
+
+void ReferenceDriver::forget(uint64_t incarnation) {
+  tell([&](Tables& tables, Actions& actions) {
+    tables.references.lose(incarnation, actions);
+    tables.references.fence(incarnation, actions);
+  });
+  drop_fence_of(incarnation);
+}
+
+void ReferenceDriver::link_restored(const Worker& worker) {
+  tell([&](Tables& tables, Actions& actions) {
+    tables.references.link_restored(worker.incarnation, actions);
+  });
+}
+
+void ReferenceDriver::settled(const Worker& worker) {
+  tell([&](Tables& tables, Actions&) {
+    if (settlement_.settled(worker.incarnation)) tables.references.settle(worker.incarnation);
+  });
+}
+
+void ReferenceDriver::shutdown(const absl::Status& reason) {
+  Tables ended{References(agent_.self().incarnation), {}, {}};
+  absl::flat_hash_map<uint64_t, FenceAsked> fences;
+  {
+    MutexLock lock(mutex_);
+    if (closed_) return;
+    closed_ = true;
+    std::swap(ended, tables_);
+    fences.swap(fences_asked_);
+  }
+  for (auto& [rref, slot] : ended.values) {
+    for (ValueSlot::Waiter& waiter : slot.waiters) waiter.found(reason);
+  }
+  for (auto& [fork, promise] : ended.unconfirmed) promise.set_error(reason);
+  destroy(std::move(ended.values));
+}
+
+void ReferenceDriver::count(AgentTables& tables) const {
+  MutexLock lock(mutex_);
+  const References& references = tables_.references;
+  tables.owned_rrefs = std::max(references.owner().size(), tables_.values.size());
+  tables.values = tables_.values.size();
+  tables.held_forks = references.holder().forks();
+  tables.unconfirmed_children = references.holder().children();
+  tables.remembered_deletes = references.owner().remembered_deletes();
+  tables.unsent_children = references.revocations().unsent();
+  tables.reference_messages = references.peers().unacknowledged();
+  tables.unconfirmed_forks = tables_.unconfirmed.size();
+  tables.revoked_references = references.revocations().revoked();
+  tables.fences_asked = fences_asked_.size() + references.fences().unanswered();
+  tables.unfenced_workers = references.fences().unfenced();
+  tables.gone_workers += references.peers().lost().size();
+}
+
+}  // namespace gradwire::rpc
