@@ -43,8 +43,7 @@ void return_to_users_directory() {
 }
 
 int fail(const absl::Status& status) {
-  const std::string line = absl::StrCat("launch: ", status.message(), "\n");
-  write_all(STDERR_FILENO, line.data(), line.size());
+  write_all(STDERR_FILENO, absl::StrCat("launch: ", status.message(), "\n"));
   switch (status.code()) {
     case absl::StatusCode::kInvalidArgument:
     case absl::StatusCode::kNotFound:
@@ -61,13 +60,11 @@ int launch(int argc, char** argv) {
       parse_launch_options(std::vector<std::string>(argv + std::min(argc, 1), argv + argc));
   if (!options.ok()) return fail(options.status());
   if (options->help) {
-    const std::string usage = launch_usage();
-    write_all(STDOUT_FILENO, usage.data(), usage.size());
+    write_all(STDOUT_FILENO, launch_usage());
     return 0;
   }
   if (options->version) {
-    const std::string version = absl::StrCat("gradwire ", kVersion, "\n");
-    write_all(STDOUT_FILENO, version.data(), version.size());
+    write_all(STDOUT_FILENO, absl::StrCat("gradwire ", kVersion, "\n"));
     return 0;
   }
   return_to_users_directory();

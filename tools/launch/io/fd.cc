@@ -33,12 +33,11 @@ ssize_t write_retrying(int fd, const void* data, size_t size) {
   return put;
 }
 
-bool write_all(int fd, const char* data, size_t size) {
-  while (size > 0) {
-    const ssize_t put = write_retrying(fd, data, size);
+bool write_all(int fd, absl::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t put = write_retrying(fd, bytes.data(), bytes.size());
     if (put < 0) return false;
-    data += put;
-    size -= put;
+    bytes.remove_prefix(put);
   }
   return true;
 }

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "gradwire/base/io/descriptor.h"
 
 namespace gradwire::tools {
@@ -19,7 +20,7 @@ absl::StatusOr<Pipe> make_pipe();
 ssize_t read_retrying(int fd, void* data, size_t size);
 ssize_t write_retrying(int fd, const void* data, size_t size);
 // False when not all could be written; errno says why.
-bool write_all(int fd, const char* data, size_t size);
+bool write_all(int fd, absl::string_view bytes);
 
 // A pseudo terminal in the place of a pipe: a program whose standard output is a terminal writes each line when it is
 // complete, and not some kilobytes later. Bytes pass unchanged, there is no echo and no control character; who writes

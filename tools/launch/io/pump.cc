@@ -58,7 +58,7 @@ void StreamPump::read_some() {
 }
 
 void StreamPump::take(absl::string_view bytes) {
-  if (targets_.file.valid() && !write_all(targets_.file.get(), bytes.data(), bytes.size())) {
+  if (targets_.file.valid() && !write_all(targets_.file.get(), bytes)) {
     log(LogLevel::kError,
         "a worker's log file ends here: ", errno_status("cannot write it", errno).message());
     targets_.file.reset();

@@ -123,7 +123,7 @@ TEST_F(Pumping, ReaderThatGoesAwayStopsNobody) {
   OutputSink sink(loop_, output_.write_end.get());
   StreamPump pump(loop_, std::move(input_.read_end), {.sink = &sink, .lines = LinePrefixer("[a0]:")});
   output_.read_end.reset();
-  ASSERT_TRUE(write_all(input_.write_end.get(), "x\n", 2));
+  ASSERT_TRUE(write_all(input_.write_end.get(), "x\n"));
   input_.write_end.reset();
   while (pump.open() || !sink.empty()) loop_.run_once(absl::Seconds(10));
 }
@@ -131,7 +131,7 @@ TEST_F(Pumping, ReaderThatGoesAwayStopsNobody) {
 TEST_F(Pumping, ClosingTakesWhatIsThereAndWaitsForNobody) {
   OutputSink sink(loop_, output_.write_end.get());
   StreamPump pump(loop_, std::move(input_.read_end), {.sink = &sink, .lines = LinePrefixer("[a0]:")});
-  ASSERT_TRUE(write_all(input_.write_end.get(), "last words", 10));
+  ASSERT_TRUE(write_all(input_.write_end.get(), "last words"));
   pump.close();
   EXPECT_FALSE(pump.open());
   while (!sink.empty()) loop_.run_once(absl::Seconds(10));

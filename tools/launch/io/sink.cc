@@ -21,7 +21,7 @@ OutputSink::~OutputSink() { loop_.remove(fd_); }
 void OutputSink::append(absl::string_view lines) {
   if (lines.empty()) return;
   if (plain_file_) {
-    write_all(fd_, lines.data(), lines.size());
+    write_all(fd_, lines);
     return;
   }
   pending_.append(lines.data(), lines.size());

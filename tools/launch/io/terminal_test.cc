@@ -18,7 +18,7 @@ TEST(Terminal, BytesPassUnchangedAndWhatWasWrittenOutlivesItsWriter) {
   std::string text;
   for (int byte = 0; byte < 256; ++byte) text.push_back(static_cast<char>(byte));
   text += "a\nb\r\nc\td";
-  ASSERT_TRUE(write_all(terminal->write_end.get(), text.data(), text.size()));
+  ASSERT_TRUE(write_all(terminal->write_end.get(), text));
   terminal->write_end.reset();
   std::string got;
   char buffer[4096];

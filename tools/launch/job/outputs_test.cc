@@ -54,7 +54,7 @@ TEST_F(Outputs, WithoutTerminalsThereAreOneWarningAndTheFile) {
     EXPECT_FALSE(streams->terminal);
     ASSERT_TRUE(streams->out.valid());
     EXPECT_FALSE(isatty(streams->out.get()));
-    ASSERT_TRUE(write_all(streams->out.get(), "text\n", 5));
+    ASSERT_TRUE(write_all(streams->out.get(), "text\n"));
     std::ifstream file(absl::StrCat(outputs.directory(), "/attempt_0/", rank, "/stdout.log"));
     std::string line;
     EXPECT_TRUE(std::getline(file, line) && line == "text") << line;

@@ -29,7 +29,7 @@ void write_text(const std::string& path, const std::string& text) {
   const std::string partial = absl::StrCat(path, ".", getpid());
   Descriptor file(open(partial.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!file.valid()) return;
-  const bool written = write_all(file.get(), text.data(), text.size());
+  const bool written = write_all(file.get(), text);
   if (!written || std::rename(partial.c_str(), path.c_str()) != 0) unlink(partial.c_str());
 }
 

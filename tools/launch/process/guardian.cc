@@ -129,7 +129,7 @@ GuardianReply Guardian::ask(GuardianRequest request, const std::string& packed,
                                absl::FormatDuration(patience_), "; it and the workers are killed\n")
                 : "launch: the workers' parent process was killed\n";
   if (timed_out) kill(pid_, SIGKILL);
-  write_all(STDERR_FILENO, line.data(), line.size());
+  write_all(STDERR_FILENO, line);
   raise(SIGKILL);
   // The first process of a container cannot kill itself.
   _exit(128 + SIGKILL);

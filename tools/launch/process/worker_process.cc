@@ -34,7 +34,7 @@ std::vector<char*> pointers(const std::vector<std::string>& strings) {
   sigprocmask(SIG_SETMASK, &start.signal_mask, nullptr);
   execve(start.command.path.c_str(), argv, environment);
   const int error = errno;
-  write_all(error_pipe, reinterpret_cast<const char*>(&error), sizeof(error));
+  write_all(error_pipe, absl::string_view(reinterpret_cast<const char*>(&error), sizeof(error)));
   _exit(127);
 }
 
