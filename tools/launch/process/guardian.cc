@@ -101,9 +101,9 @@ absl::StatusOr<Guardian::Started> Guardian::start_worker(const WorkerStart& star
 }
 
 std::optional<Ending> Guardian::ending(pid_t worker) {
-  const GuardianReply reply = ask({.kind = GuardianRequest::Kind::kEnding, .worker = worker});
-  if (!reply.ended) return std::nullopt;
-  return Ending{.signal = reply.signal, .code = reply.code, .time = absl::Now()};
+  std::optional<Ending> ending = ask({.kind = GuardianRequest::Kind::kEnding, .worker = worker}).ending;
+  if (ending) ending->time = absl::Now();
+  return ending;
 }
 
 void Guardian::signal_group(pid_t worker, int signal) {

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "gradwire/base/io/descriptor.h"
@@ -30,13 +31,11 @@ struct GuardianRequest {
 };
 
 struct GuardianReply {
-  StartedProcess started;  // kStart, and with a process its pidfd
-  // kEnding
-  bool ended = false;
-  int32_t signal = 0;
-  int32_t code = 0;
-  bool nothing_left = false;  // kEndRest
+  StartedProcess started;        // kStart, and with a process its pidfd
+  std::optional<Ending> ending;  // kEnding; the launcher adds the time
+  bool nothing_left = false;     // kEndRest
 };
+static_assert(std::is_trivially_copyable_v<GuardianReply>);
 
 // More than any system lets a program be started with.
 inline constexpr size_t kMaxPackedBytes = size_t{16} << 20;

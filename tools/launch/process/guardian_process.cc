@@ -110,9 +110,7 @@ bool GuardianProcess::serve_request() {
       reap();
       const auto worker = workers_.find(request.worker);
       if (worker == workers_.end() || !worker->second) break;
-      reply.ended = true;
-      reply.signal = worker->second->signal;
-      reply.code = worker->second->code;
+      reply.ending = worker->second;
       workers_.erase(worker);
       break;
     }

@@ -29,11 +29,6 @@ class GuardianProcess {
   void run();
 
  private:
-  struct End {
-    int signal = 0;
-    int code = 0;
-  };
-
   // Whether the launcher is still there.
   bool serve_request();
   void start_worker(const WorkerStart& start, GuardianReply& reply, std::vector<int>& descriptors);
@@ -52,7 +47,7 @@ class GuardianProcess {
   Descriptor child_ended_;  // a signalfd
   Descriptor pid_fd_;       // of the worker that was started last, until the launcher has it
   // Those whose end the launcher has not asked for; nothing while they run.
-  std::map<pid_t, std::optional<End>> workers_;
+  std::map<pid_t, std::optional<Ending>> workers_;
   // Children, not yet reaped, and groups that SIGTERM was sent to.
   std::set<pid_t> asked_;
   std::set<pid_t> asked_groups_;

@@ -45,11 +45,6 @@ std::string signal_name(int signal) {
   return name == nullptr ? absl::StrCat("signal ", signal) : absl::StrCat("SIG", name);
 }
 
-std::string Ending::description() const {
-  if (signal != 0) return absl::StrCat("was killed by signal ", signal_name(signal));
-  return absl::StrCat("exited with code ", code);
-}
-
 StartedProcess start_process(const WorkerStart& start) {
   // Its end without a word means that the program runs.
   absl::StatusOr<Pipe> error_pipe = make_pipe();

@@ -31,8 +31,6 @@ struct Ending {
   bool success() const { return signal == 0 && code == 0; }
   // As a shell has it: the code, or 128 + the signal.
   int exit_code() const { return signal == 0 ? code : 128 + signal; }
-  // "exited with code 3", "was killed by signal SIGSEGV".
-  std::string description() const;
 };
 
 // "SIGTERM", or "signal 64" for one without a name.
