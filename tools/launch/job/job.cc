@@ -214,7 +214,6 @@ absl::Status LaunchJob::start_workers(const rendezvous::RoundInfo& round) {
   }
   if (!prepared_) {
     GRADWIRE_RETURN_IF_ERROR(outputs_.prepare(round.run_id));
-    error_files_.prepare(outputs_.directory());
     if (!has_variable(environment_, "OMP_NUM_THREADS")) {
       outputs_.say("OMP_NUM_THREADS=1 is set for the workers; set it yourself to give them more threads");
     }
@@ -239,7 +238,7 @@ absl::Status LaunchJob::start_workers(const rendezvous::RoundInfo& round) {
   for (const WorkerPlace& place : places) {
     GRADWIRE_ASSIGN_OR_RETURN(WorkerStreams streams, outputs_.open(round.round, place.local_rank));
     std::vector<std::string> environment =
-        worker_environment(environment_, place, job, error_files_.path(round.round, place.local_rank));
+        worker_environment(environment_, place, job, outputs_.error_file(round.round, place.local_rank));
     // For programs that would move a cursor or choose colours.
     if (streams.terminal) set_variable(environment, "TERM", "dumb");
     GRADWIRE_ASSIGN_OR_RETURN(Worker worker,
@@ -267,7 +266,7 @@ const Worker* LaunchJob::who_left() const {
   const Worker* first = nullptr;
   for (const Worker* worker : supervisor_->ended_well()) {
     const absl::StatusOr<ErrorRecord> record =
-        read_error_file(error_files_.path(started_, worker->place().local_rank));
+        read_error_file(outputs_.error_file(started_, worker->place().local_rank));
     if (!record.ok() || !record->left_its_group) continue;
     if (first == nullptr || worker->ending().time < first->ending().time) first = worker;
   }
@@ -276,7 +275,7 @@ const Worker* LaunchJob::who_left() const {
 
 rendezvous::Failure LaunchJob::failure_of(const Worker& worker) const {
   const WorkerPlace& place = worker.place();
-  const absl::StatusOr<ErrorRecord> record = read_error_file(error_files_.path(started_, place.local_rank));
+  const absl::StatusOr<ErrorRecord> record = read_error_file(outputs_.error_file(started_, place.local_rank));
   return {.host = host_,
           .rank = place.rank,
           .role = place.role,

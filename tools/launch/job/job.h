@@ -11,7 +11,6 @@
 #include "gradwire/tools/launch/job/meeting.h"
 #include "gradwire/tools/launch/job/outputs.h"
 #include "gradwire/tools/launch/options/options.h"
-#include "gradwire/tools/launch/process/error_files.h"
 #include "gradwire/tools/launch/process/guardian.h"
 #include "gradwire/tools/launch/process/program.h"
 #include "gradwire/tools/launch/process/signals.h"
@@ -68,7 +67,6 @@ class LaunchJob {
   LaunchSignals signals_;
   EventLoop loop_;
   WorkerOutputs outputs_;
-  ErrorFiles error_files_;
   // What the workers are to execute. Of one of several nodes an error counts only once there is a round, which it ends.
   absl::StatusOr<Command> command_;
   std::vector<std::string> environment_;

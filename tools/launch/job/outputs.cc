@@ -31,21 +31,19 @@ absl::Status make_directories(const std::string& path) {
   return absl::OkStatus();
 }
 
-std::string temporary_directory() {
-  const char* directory = std::getenv("TMPDIR");
-  return directory != nullptr && *directory != '\0' ? directory : "/tmp";
+absl::StatusOr<std::string> make_temporary_directory() {
+  const char* const set = std::getenv("TMPDIR");
+  const std::string parent = set != nullptr && *set != '\0' ? set : "/tmp";
+  std::string directory = absl::StrCat(parent, "/gradwire_launch_XXXXXX");
+  if (mkdtemp(directory.data()) != nullptr) return directory;
+  return errno_status(absl::StrCat("cannot make a log directory in ", parent), errno);
 }
 
-}  // namespace
-
-absl::StatusOr<std::string> make_run_directory(const std::string& log_dir, const std::string& temporary,
-                                               const std::string& run_id) {
+// A new directory for one run under `log_dir`, which is made if it is missing; empty: under a temporary one.
+absl::StatusOr<std::string> make_run_directory(const std::string& log_dir, const std::string& run_id) {
   std::string parent = log_dir;
   if (parent.empty()) {
-    parent = absl::StrCat(temporary, "/gradwire_launch_XXXXXX");
-    if (mkdtemp(parent.data()) == nullptr) {
-      return errno_status(absl::StrCat("cannot make a log directory in ", temporary), errno);
-    }
+    GRADWIRE_ASSIGN_OR_RETURN(parent, make_temporary_directory());
   }
   GRADWIRE_RETURN_IF_ERROR(make_directories(parent));
   std::string directory = absl::StrCat(parent, "/", run_id);
@@ -55,6 +53,8 @@ absl::StatusOr<std::string> make_run_directory(const std::string& log_dir, const
   }
   return directory;
 }
+
+}  // namespace
 
 WorkerOutputs::WorkerOutputs(EventLoop& loop, const LaunchOptions& options,
                              std::function<absl::StatusOr<Pipe>()> make_terminal)
@@ -71,9 +71,19 @@ WorkerOutputs::WorkerOutputs(EventLoop& loop, const LaunchOptions& options,
   }
 }
 
+WorkerOutputs::~WorkerOutputs() {
+  std::error_code error;
+  if (temporary_) std::filesystem::remove_all(directory_, error);
+}
+
 absl::Status WorkerOutputs::prepare(const std::string& run_id) {
-  if (!options_.streams.any_file(options_.nproc_per_node)) return absl::OkStatus();
-  GRADWIRE_ASSIGN_OR_RETURN(directory_, make_run_directory(options_.log_dir, temporary_directory(), run_id));
+  if (!options_.streams.any_file(options_.nproc_per_node)) {
+    // Error files can be done without.
+    directory_ = make_temporary_directory().value_or("");
+    temporary_ = !directory_.empty();
+    return absl::OkStatus();
+  }
+  GRADWIRE_ASSIGN_OR_RETURN(directory_, make_run_directory(options_.log_dir, run_id));
   say(absl::StrCat("the workers' output is in ", directory_));
   return absl::OkStatus();
 }
@@ -115,9 +125,20 @@ absl::StatusOr<Descriptor> WorkerOutputs::open_stream(const Stream& stream, bool
   return std::move(pipe.write_end);
 }
 
-absl::StatusOr<Descriptor> WorkerOutputs::open_file(const Stream& stream) {
-  const std::string directory = absl::StrCat(directory_, "/attempt_", stream.round, "/", stream.local_rank);
+absl::StatusOr<std::string> WorkerOutputs::make_directory(int64_t round, int local_rank) const {
+  std::string directory = absl::StrCat(directory_, "/attempt_", round, "/", local_rank);
   GRADWIRE_RETURN_IF_ERROR(make_directories(directory));
+  return directory;
+}
+
+std::string WorkerOutputs::error_file(int64_t round, int local_rank) const {
+  if (directory_.empty()) return "";
+  const absl::StatusOr<std::string> directory = make_directory(round, local_rank);
+  return directory.ok() ? absl::StrCat(*directory, "/error.json") : "";
+}
+
+absl::StatusOr<Descriptor> WorkerOutputs::open_file(const Stream& stream) {
+  GRADWIRE_ASSIGN_OR_RETURN(const std::string directory, make_directory(stream.round, stream.local_rank));
   const std::string path = absl::StrCat(directory, stream.is_error ? "/stderr.log" : "/stdout.log");
   // Appending, so that a worker that opens the file once more does not write over its own lines.
   Descriptor file(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0666));

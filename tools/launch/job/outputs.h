@@ -26,6 +26,9 @@ struct WorkerStreams {
 // the log directory as RUN_ID/attempt_ROUND/LOCAL_RANK/stdout.log and stderr.log, as torchrun lays them out; a
 // run id whose directory is there already gets a suffix, so that no run writes into the files of another.
 //
+// The same directories hold what workers die of (tools/launch/process/error_file.h). Where nothing else goes
+// to files they are temporary and go with this object.
+//
 // With LaunchOptions::line_buffered a worker's standard output is a pseudo terminal, unless the launcher's own, which
 // it would get, is a terminal: a program then writes whole lines at once, and none is lost with a worker that is
 // killed. Standard error is not buffered, and a pseudo terminal only where both streams go to the same pipe or file:
@@ -37,6 +40,7 @@ class WorkerOutputs {
   // `make_terminal`: where pseudo terminals come from.
   WorkerOutputs(EventLoop& loop, const LaunchOptions& options,
                 std::function<absl::StatusOr<Pipe>()> make_terminal = &tools::make_terminal);
+  ~WorkerOutputs();
 
   // Makes the log directory if any worker needs it. Unavailable if that cannot be done.
   absl::Status prepare(const std::string& run_id);
@@ -50,7 +54,10 @@ class WorkerOutputs {
   // Whole lines without the prefix.
   void say_lines(absl::string_view lines);
 
-  // Empty: nothing goes to files.
+  // Where a worker may leave what it dies of. Empty where nothing can be written: then its last words are in
+  // its output alone.
+  std::string error_file(int64_t round, int local_rank) const;
+
   const std::string& directory() const { return directory_; }
   bool pumps_open() const;
   // Takes what is in the pipes and closes them: of the rounds so far.
@@ -66,6 +73,8 @@ class WorkerOutputs {
     bool is_error;
   };
 
+  // Of one worker. Unavailable if it cannot be made.
+  absl::StatusOr<std::string> make_directory(int64_t round, int local_rank) const;
   absl::StatusOr<Descriptor> open_stream(const Stream& stream, bool& terminal);
   absl::StatusOr<Descriptor> open_file(const Stream& stream);
   // Not valid: a pseudo terminal is not wanted for it, or cannot be made.
@@ -78,14 +87,11 @@ class WorkerOutputs {
   const std::function<absl::StatusOr<Pipe>()> make_terminal_;
   bool warned_ = false;  // that no pseudo terminal can be made
   std::string directory_;
+  bool temporary_ = false;  // directory_ is this object's own
   OutputSink output_sink_;
   // None when standard output and error are the same pipe: one sink then keeps their lines whole.
   std::unique_ptr<OutputSink> error_sink_;
   std::vector<std::unique_ptr<StreamPump>> pumps_;
 };
-
-// A new directory for one run under `log_dir` (which is made if it is missing; empty: under `temporary`).
-absl::StatusOr<std::string> make_run_directory(const std::string& log_dir, const std::string& temporary,
-                                               const std::string& run_id);
 
 }  // namespace gradwire::tools

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <string>
@@ -62,6 +63,33 @@ TEST_F(Outputs, WithoutTerminalsThereAreOneWarningAndTheFile) {
   const std::string text = said();
   EXPECT_TRUE(absl::StrContains(text, "none here")) << text;
   EXPECT_EQ(text.find("none here"), text.rfind("none here")) << text;
+}
+
+TEST_F(Outputs, WithoutLogsErrorFilesAreInADirectoryThatGoesWithIt) {
+  options_.streams.redirects = {};
+  std::string directory;
+  {
+    WorkerOutputs outputs(loop_, options_);
+    ASSERT_TRUE(outputs.prepare("no_logs").ok());
+    const std::string path = outputs.error_file(0, 1);
+    EXPECT_TRUE(absl::EndsWith(path, "/attempt_0/1/error.json")) << path;
+    EXPECT_TRUE(std::ofstream(path) << "{}") << path;
+    directory = outputs.directory();
+    EXPECT_TRUE(std::filesystem::exists(directory));
+  }
+  EXPECT_FALSE(std::filesystem::exists(directory)) << directory;
+}
+
+TEST_F(Outputs, ErrorFilesAreBesideLogsAndStay) {
+  std::string path;
+  {
+    WorkerOutputs outputs(loop_, options_);
+    ASSERT_TRUE(outputs.prepare("logs").ok());
+    path = outputs.error_file(0, 1);
+    EXPECT_EQ(path, absl::StrCat(outputs.directory(), "/attempt_0/1/error.json"));
+    EXPECT_TRUE(std::ofstream(path) << "{}") << path;
+  }
+  EXPECT_TRUE(std::filesystem::exists(path)) << path;
 }
 
 TEST_F(Outputs, LineBufferedFalseAsksForNoTerminal) {
