@@ -75,11 +75,7 @@ absl::Status Meeting::serve_if_ours() {
 rendezvous::RendezvousClient::OpenStore Meeting::opener() const {
   if (options_.backend == RendezvousBackend::kEtcd) {
     store::EtcdStoreOptions etcd;
-    etcd.security.authority_file = options_.conf.cacert;
-    etcd.security.certificate_file = options_.conf.cert;
-    etcd.security.key_file = options_.conf.key;
-    etcd.security.user = options_.conf.user;
-    etcd.security.password = options_.conf.password;
+    etcd.security = options_.conf.etcd;
     return [endpoints = options_.endpoints, prefix = absl::StrCat("gradwire/launch/", run_id_),
             etcd](absl::Duration timeout) mutable -> absl::StatusOr<std::shared_ptr<store::Store>> {
       etcd.timeout = timeout;
@@ -94,7 +90,7 @@ rendezvous::RendezvousClient::OpenStore Meeting::opener() const {
   // Who serves it need not be able to reach himself by the name that the others use.
   const bool loopback = server_ == nullptr || store::is_loopback(options_.master_addr);
   const std::string host = loopback ? options_.master_addr : "127.0.0.1";
-  const int port = server_ == nullptr ? options_.master_port : server_->port();
+  const int port = store_port();
   return [host, port](absl::Duration timeout) -> absl::StatusOr<std::shared_ptr<store::Store>> {
     return store::TcpStore::open(host, port, {.timeout = timeout, .wait_for_workers = false});
   };
@@ -108,15 +104,14 @@ absl::StatusOr<rendezvous::Address> Meeting::serve_round() {
 
 rendezvous::Address Meeting::workers_store(const rendezvous::RoundInfo& round) const {
   if (round.store) return *round.store;
-  return {.host = options_.master_addr, .port = server_ == nullptr ? options_.master_port : server_->port()};
+  return {.host = options_.master_addr, .port = store_port()};
 }
 
 std::string Meeting::place() const {
   if (options_.backend == RendezvousBackend::kEtcd) {
     return absl::StrCat("etcd at ", absl::StrJoin(options_.endpoints, ","), ", job ", run_id_);
   }
-  return absl::StrCat("store at ", options_.master_addr, ":",
-                      server_ == nullptr ? options_.master_port : server_->port());
+  return absl::StrCat("store at ", options_.master_addr, ":", store_port());
 }
 
 }  // namespace gradwire::tools

@@ -47,6 +47,7 @@ class Meeting {
       : options_(options), run_id_(std::move(run_id)) {}
   absl::Status serve_if_ours();
   absl::StatusOr<bool> is_ours() const;
+  int store_port() const { return server_ == nullptr ? options_.master_port : server_->port(); }
 
   const LaunchOptions& options_;
   const std::string run_id_;

@@ -23,9 +23,9 @@ absl::Status read_duration(absl::string_view value, RendezvousConf& conf) {
   return absl::OkStatus();
 }
 
-template <std::string RendezvousConf::*member>
+template <std::string store::EtcdSecurity::*member>
 absl::Status read_text(absl::string_view value, RendezvousConf& conf) {
-  conf.*member = std::string(value);
+  conf.etcd.*member = std::string(value);
   return value.empty() ? absl::InvalidArgumentError("a value is wanted") : absl::OkStatus();
 }
 
@@ -58,11 +58,11 @@ constexpr ConfRow kRows[] = {
     {"keep_alive_max_attempt", &read_attempts},
     {"read_timeout", &read_duration<&RendezvousConf::read_timeout>},
     {"is_host", &read_is_host},
-    {"cacert", &read_text<&RendezvousConf::cacert>},
-    {"cert", &read_text<&RendezvousConf::cert>},
-    {"key", &read_text<&RendezvousConf::key>},
-    {"user", &read_text<&RendezvousConf::user>},
-    {"password", &read_text<&RendezvousConf::password>},
+    {"cacert", &read_text<&store::EtcdSecurity::authority_file>},
+    {"cert", &read_text<&store::EtcdSecurity::certificate_file>},
+    {"key", &read_text<&store::EtcdSecurity::key_file>},
+    {"user", &read_text<&store::EtcdSecurity::user>},
+    {"password", &read_text<&store::EtcdSecurity::password>},
 };
 
 absl::Status read_part(absl::string_view part, RendezvousConf& conf) {
@@ -71,7 +71,7 @@ absl::Status read_part(absl::string_view part, RendezvousConf& conf) {
   if (pair.size() != 2) {
     // It may be the rest of a password that holds a comma.
     return absl::InvalidArgumentError(
-        absl::StrCat(conf.password.empty() ? absl::StrCat("\"", name, "\"") : "a part",
+        absl::StrCat(conf.etcd.password.empty() ? absl::StrCat("\"", name, "\"") : "a part",
                      " is not NAME=VALUE (a value cannot hold a comma)"));
   }
   for (const ConfRow& row : kRows) {
@@ -89,10 +89,10 @@ absl::Status parse_rendezvous_conf(absl::string_view text, RendezvousConf& conf)
     if (absl::StripAsciiWhitespace(part).empty()) continue;
     GRADWIRE_RETURN_IF_ERROR(read_part(part, conf));
   }
-  if (conf.cert.empty() != conf.key.empty()) {
+  if (conf.etcd.certificate_file.empty() != conf.etcd.key_file.empty()) {
     return absl::InvalidArgumentError("cert and key belong together: give both or neither");
   }
-  if (conf.user.empty() != conf.password.empty()) {
+  if (conf.etcd.user.empty() != conf.etcd.password.empty()) {
     return absl::InvalidArgumentError("user and password belong together: give both or neither");
   }
   return absl::OkStatus();

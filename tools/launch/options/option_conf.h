@@ -1,11 +1,11 @@
 #pragma once
 
 #include <optional>
-#include <string>
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "gradwire/store/etcd/etcd_options.h"
 
 namespace gradwire::tools {
 
@@ -21,12 +21,7 @@ struct RendezvousConf {
   std::optional<absl::Duration> read_timeout;
   std::optional<bool> is_host;  // whether this launcher serves the store; none: it finds out by the endpoint
 
-  // For etcd. PEM files, and a name and its password.
-  std::string cacert;
-  std::string cert;
-  std::string key;
-  std::string user;
-  std::string password;
+  store::EtcdSecurity etcd;
 };
 
 // Reads "name=value,..." into `conf`; what is not named stays. InvalidArgument names the part that is wrong,

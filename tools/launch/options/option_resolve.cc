@@ -178,8 +178,8 @@ absl::Status check_nodes(const LaunchOptions& options) {
       return absl::InvalidArgumentError(
           "0 (a free port) cannot be known to other nodes: give a port by --master_port or --rdzv_endpoint");
     }
-    const RendezvousConf& conf = options.conf;
-    if (!conf.cacert.empty() || !conf.cert.empty() || !conf.user.empty()) {
+    const store::EtcdSecurity& etcd = options.conf.etcd;
+    if (!etcd.authority_file.empty() || !etcd.certificate_file.empty() || !etcd.user.empty()) {
       return absl::InvalidArgumentError(
           "option --rdzv_conf: cacert, cert, key, user and password are for --rdzv_backend=etcd");
     }

@@ -211,9 +211,10 @@ TEST(ParseLaunchOptions, TorchrunsExamplesMeanTheSame) {
        {"--nnodes=2:8", "--rdzv-backend=etcd-v2", "--rdzv-endpoint=e1:2379,e2,[fe80::1]", "--rdzv-id=job",
         "--rdzv-conf=cacert=/ca.pem,cert=/c.pem,key=/k.pem,user=u,password=p=w", "train.py"},
        [](const LaunchOptions& o) {
-         return o.backend == RendezvousBackend::kEtcd && o.elastic() && o.conf.cacert == "/ca.pem" &&
-                o.conf.cert == "/c.pem" && o.conf.key == "/k.pem" && o.conf.user == "u" &&
-                o.conf.password == "p=w" && o.endpoints == Args{"e1:2379", "e2:2379", "[fe80::1]:2379"};
+         return o.backend == RendezvousBackend::kEtcd && o.elastic() &&
+                o.conf.etcd.authority_file == "/ca.pem" && o.conf.etcd.certificate_file == "/c.pem" &&
+                o.conf.etcd.key_file == "/k.pem" && o.conf.etcd.user == "u" &&
+                o.conf.etcd.password == "p=w" && o.endpoints == Args{"e1:2379", "e2:2379", "[fe80::1]:2379"};
        }},
       {"rendezvous configuration",
        {"--rdzv-conf=timeout=900, last_call_timeout=1.5,keep_alive_interval=2,keep_alive_max_attempt=5,"
