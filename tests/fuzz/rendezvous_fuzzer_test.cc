@@ -33,7 +33,7 @@ Record random_record(std::mt19937& random) {
                              .max_nodes = 1 + static_cast<int>(random() % 4),
                              .max_restarts = number(random),
                              .fixed_ranks = random() % 2 == 0},
-                .phase = static_cast<Phase>(random() % 3),
+                .phase = static_cast<Phase>(1 + random() % 3),
                 .round = number(random),
                 .restarts_used = random() % 4 == 0 ? number(random) : 0,
                 .call_off = number(random)};

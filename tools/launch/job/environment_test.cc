@@ -21,8 +21,10 @@ std::map<std::string, std::string> as_map(const std::vector<std::string>& enviro
 }
 
 TEST(LayOutRanks, NodesOfTwoRolesAndSizesAreNumberedThrough) {
-  const std::vector<NodeEntry> nodes = {
-      {"a", {{"ps", 1}}}, {"b", {{"trainer", 3}}}, {"c", {{"ps", 2}}}, {"d", {{"trainer", 2}}}};
+  const std::vector<NodeEntry> nodes = {{"a", "a", {{"ps", 1}}},
+                                        {"b", "b", {{"trainer", 3}}},
+                                        {"c", "c", {{"ps", 2}}},
+                                        {"d", "d", {{"trainer", 2}}}};
   absl::StatusOr<std::vector<WorkerPlace>> places = lay_out_ranks(nodes, 3);
   ASSERT_TRUE(places.ok());
   ASSERT_EQ(places->size(), 2u);
@@ -39,8 +41,8 @@ TEST(LayOutRanks, NodesOfTwoRolesAndSizesAreNumberedThrough) {
 }
 
 TEST(LayOutRanks, RolesOfANodeAreLaidOutInTheirOrder) {
-  const std::vector<NodeEntry> nodes = {{"a", {{"server", 1}, {"trainer", 2}}},
-                                        {"b", {{"trainer", 2}, {"server", 1}}}};
+  const std::vector<NodeEntry> nodes = {{"a", "a", {{"server", 1}, {"trainer", 2}}},
+                                        {"b", "b", {{"trainer", 2}, {"server", 1}}}};
   struct Row {
     int rank;
     std::string role;
@@ -75,7 +77,7 @@ TEST(LocalName, CountsWithinTheRole) {
 }
 
 TEST(LayOutRanks, TooManyWorkersAreRefused) {
-  const std::vector<NodeEntry> nodes(2048, NodeEntry{"a", {{"r", 1 << 20}}});
+  const std::vector<NodeEntry> nodes(2048, NodeEntry{"a", "a", {{"r", 1 << 20}}});
   EXPECT_EQ(lay_out_ranks(nodes, 0).status().code(), absl::StatusCode::kInvalidArgument);
 }
 

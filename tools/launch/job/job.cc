@@ -172,7 +172,7 @@ void LaunchJob::follow(const rendezvous::News& news) {
 void LaunchJob::serve_round(int64_t round) {
   served_ = round;
   absl::StatusOr<rendezvous::Address> address = meeting_->serve_round();
-  if (address.ok()) return client_->store_served(address->host, address->port);
+  if (address.ok()) return client_->store_served(*address);
   client_->workers_failed({.host = host_,
                            .time = absl::Now(),
                            .message = absl::StrCat("cannot serve the workers' store on ", host_, ": ",
@@ -204,8 +204,7 @@ void LaunchJob::start_round(const rendezvous::RoundInfo& round) {
 
 absl::Status LaunchJob::start_workers(const rendezvous::RoundInfo& round) {
   GRADWIRE_RETURN_IF_ERROR(command_.status());
-  std::vector<NodeEntry> nodes;
-  for (const rendezvous::Node& node : round.nodes) nodes.push_back({.host = node.host, .roles = node.roles});
+  const std::vector<NodeEntry>& nodes = round.nodes;
   GRADWIRE_ASSIGN_OR_RETURN(const std::vector<WorkerPlace> places, lay_out_ranks(nodes, round.group_rank));
   if (static_cast<int>(places.size()) != options_.nproc_per_node) {
     return absl::InvalidArgumentError(absl::StrCat("what the nodes have agreed on gives this one ",

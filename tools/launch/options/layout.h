@@ -14,9 +14,11 @@ struct RoleCount {
   bool operator==(const RoleCount&) const = default;
 };
 
-// What one node brings to the job. Its local ranks run through the roles in their order.
+// One launcher, as the others know it, and what it brings to the job. Its local ranks run through the roles
+// in their order.
 struct NodeEntry {
-  std::string host;
+  std::string host;     // for people
+  std::string address;  // at which the others reach it
   std::vector<RoleCount> roles;
   int local_world_size() const;
   bool operator==(const NodeEntry&) const = default;

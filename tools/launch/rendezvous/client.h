@@ -67,8 +67,8 @@ class RendezvousClient {
   void workers_done() {
     say([](Rendezvous& machine, absl::Time now) { machine.workers_done(now); });
   }
-  void store_served(std::string host, int port) {
-    say([address = Address{.host = std::move(host), .port = port}](Rendezvous& machine, absl::Time now) {
+  void store_served(Address address) {
+    say([address = std::move(address)](Rendezvous& machine, absl::Time now) {
       machine.store_served(address, now);
     });
   }

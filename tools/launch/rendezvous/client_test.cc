@@ -161,7 +161,7 @@ TEST_F(RendezvousClientTest, StoreOfARoundIsServedByTheFirst) {
   auto b = start("b", settings, options);
   wait_for(*a, Kind::kServeStore);
   EXPECT_EQ(b->news().kind, Kind::kWait);
-  a->store_served("a.example", 4242);
+  a->store_served({.host = "a.example", .port = 4242});
   for (RendezvousClient* client : {a.get(), b.get()}) {
     EXPECT_EQ(wait_for(*client, Kind::kRun).round.store, (Address{"a.example", 4242}));
   }

@@ -14,6 +14,10 @@
 namespace gradwire::rendezvous {
 namespace {
 
+static_assert(static_cast<int>(Phase::kJoining) == proto::RendezvousState::JOINING &&
+              static_cast<int>(Phase::kRunning) == proto::RendezvousState::RUNNING &&
+              static_cast<int>(Phase::kClosed) == proto::RendezvousState::CLOSED);
+
 constexpr int kMaxPort = 65535;
 constexpr int kMaxCount = 1 << 30;
 constexpr int kMaxCode = 255;   // of an exit
@@ -157,9 +161,7 @@ std::string encode(const Record& record) {
   settings.set_max_nodes(record.settings.max_nodes);
   settings.set_max_restarts(record.settings.max_restarts);
   settings.set_fixed_ranks(record.settings.fixed_ranks);
-  state.set_phase(record.phase == Phase::kJoining   ? proto::RendezvousState::JOINING
-                  : record.phase == Phase::kRunning ? proto::RendezvousState::RUNNING
-                                                    : proto::RendezvousState::CLOSED);
+  state.set_phase(static_cast<proto::RendezvousState::Phase>(record.phase));
   state.set_round(record.round);
   state.set_restarts_used(record.restarts_used);
   state.set_call_off(record.call_off);
@@ -204,19 +206,8 @@ absl::StatusOr<Record> decode(absl::string_view bytes) {
       record.restarts_used > settings.max_restarts || record.call_off < 0 || record.call_off > kMaxNodes) {
     return refuse("a count");
   }
-  switch (state.phase()) {
-    case proto::RendezvousState::JOINING:
-      record.phase = Phase::kJoining;
-      break;
-    case proto::RendezvousState::RUNNING:
-      record.phase = Phase::kRunning;
-      break;
-    case proto::RendezvousState::CLOSED:
-      record.phase = Phase::kClosed;
-      break;
-    default:
-      return refuse("the phase");
-  }
+  record.phase = static_cast<Phase>(state.phase());
+  if (record.phase < Phase::kJoining || record.phase > Phase::kClosed) return refuse("the phase");
   if (state.participants_size() > kMaxNodes || state.waiting_size() > kMaxNodes - state.participants_size()) {
     return refuse("too many nodes");
   }

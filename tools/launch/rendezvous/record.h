@@ -24,7 +24,8 @@ inline constexpr std::size_t kMaxName = 255;      // bytes of a host, address, r
 inline constexpr std::size_t kMaxMessage = 4096;  // bytes of a failure's message
 inline constexpr std::size_t kMaxRecord = std::size_t{32} << 20;
 
-enum class Phase { kJoining, kRunning, kClosed };
+// As the protocol numbers them.
+enum class Phase { kJoining = 1, kRunning, kClosed };
 
 struct Member {
   std::string id;

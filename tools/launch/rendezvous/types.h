@@ -12,14 +12,7 @@
 namespace gradwire::rendezvous {
 
 using Role = tools::RoleCount;
-
-// One launcher, as the others know it.
-struct Node {
-  std::string host;     // for people
-  std::string address;  // at which the others reach it
-  std::vector<Role> roles;
-  bool operator==(const Node&) const = default;
-};
+using Node = tools::NodeEntry;
 
 struct Address {
   std::string host;
