@@ -1,8 +1,33 @@
 #include "gradwire/tools/launch/io/lines.h"
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 
 namespace gradwire::tools {
+
+size_t columns(absl::string_view text) {
+  return std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; });
+}
+
+void append_wrapped(std::string& text, absl::string_view words, size_t indent, size_t width) {
+  size_t column = indent;
+  for (absl::string_view word : absl::StrSplit(words, ' ', absl::SkipEmpty())) {
+    const auto space = [&] { return column > indent ? 1 : 0; };
+    while (column + space() + columns(word) > width) {
+      if (column == indent) {
+        size_t cut = width - indent;
+        while (cut > 1 && (word[cut] & 0xc0) == 0x80) --cut;
+        absl::StrAppend(&text, word.substr(0, cut));
+        word.remove_prefix(cut);
+      }
+      absl::StrAppend(&text, "\n", std::string(indent, ' '));
+      column = indent;
+    }
+    absl::StrAppend(&text, column > indent ? " " : "", word);
+    column += space() + columns(word);
+  }
+  text += '\n';
+}
 
 LinePrefixer LinePrefixer::passing_on() {
   LinePrefixer lines("");

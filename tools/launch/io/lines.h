@@ -6,6 +6,14 @@
 
 namespace gradwire::tools {
 
+// As many columns as a terminal uses for UTF-8: one for each character.
+size_t columns(absl::string_view text);
+
+// Appends `words`, which are separated by spaces, and a newline to `text`, whose last line has `indent`
+// columns. Further lines begin with so many spaces. A line has at most `width` columns, and a longer word is
+// broken.
+void append_wrapped(std::string& text, absl::string_view words, size_t indent, size_t width);
+
 // Cuts a stream of bytes into lines and puts a prefix before each, or passes them on unchanged, but line by line. Not
 // thread-safe.
 class LinePrefixer {

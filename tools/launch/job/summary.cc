@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_split.h"
+#include "gradwire/tools/launch/io/lines.h"
 #include "gradwire/tools/launch/process/error_file.h"
 #include "gradwire/tools/launch/process/worker_process.h"
 
@@ -17,11 +17,6 @@ constexpr size_t kWidth = 110;
 constexpr size_t kIndent = 12;
 // More than that many others say nothing new.
 constexpr size_t kMaxOthers = 32;
-
-// As many columns as a terminal uses: one for each character.
-size_t columns(absl::string_view text) {
-  return std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; });
-}
 
 // The start and the end of a name that is too long: host names differ at either.
 std::string shorten(absl::string_view name, size_t size) {
@@ -39,30 +34,7 @@ std::string ending(const rendezvous::Failure& failure) {
 
 void append_field(std::string& text, absl::string_view label, absl::string_view value) {
   absl::StrAppend(&text, absl::StrFormat("  %-*s", kIndent - 2, label));
-  size_t column = kIndent;
-  bool first = true;
-  for (absl::string_view word : absl::StrSplit(value, ' ', absl::SkipEmpty())) {
-    // A word that is longer than a line is broken where the line ends.
-    while (true) {
-      const size_t space = first ? 0 : 1;
-      if (column + space + columns(word) <= kWidth) {
-        absl::StrAppend(&text, first ? "" : " ", word);
-        column += space + columns(word);
-        first = false;
-        break;
-      }
-      if (column == kIndent) {
-        size_t cut = kWidth - kIndent;
-        while (cut > 1 && (word[cut] & 0xc0) == 0x80) --cut;
-        absl::StrAppend(&text, word.substr(0, cut));
-        word.remove_prefix(cut);
-      }
-      absl::StrAppend(&text, "\n", std::string(kIndent, ' '));
-      column = kIndent;
-      first = true;
-    }
-  }
-  text += '\n';
+  append_wrapped(text, value, kIndent, kWidth);
 }
 
 std::string rule(char c) { return std::string(72, c) + "\n"; }

@@ -12,6 +12,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "gradwire/base/error.h"
+#include "gradwire/tools/launch/io/lines.h"
 #include "gradwire/tools/launch/options/gpus.h"
 #include "gradwire/tools/launch/options/option_table.h"
 
@@ -112,26 +113,13 @@ absl::Status read_environment(OptionDraft& draft, const Given& given) {
   for (const OptionRow& row : option_table()) {
     if (given.count(&row) > 0 || &row == standalone || row.name == "help" || row.name == "version") continue;
     if (row.places_nodes && draft.options.standalone) continue;
-    GRADWIRE_RETURN_IF_ERROR(
-        read_variable(absl::StrCat("PET_", absl::AsciiStrToUpper(row.name)), row, draft));
+    const std::string name = absl::StrCat("PET_", absl::AsciiStrToUpper(row.name));
+    if (const std::optional<std::string> value = draft.surroundings->variable(name)) {
+      GRADWIRE_RETURN_IF_ERROR(
+          with_context(row.apply(draft, *value), absl::StrCat("environment variable ", name)));
+    }
   }
   return absl::OkStatus();
-}
-
-// Words in lines of the terminal's usual width, under one another.
-void append_wrapped(std::string& text, absl::string_view words, size_t indent) {
-  constexpr size_t kWidth = 100;
-  size_t column = indent;
-  for (absl::string_view word : absl::StrSplit(words, ' ')) {
-    if (column > indent && column + 1 + word.size() > kWidth) {
-      absl::StrAppend(&text, "\n", std::string(indent, ' '));
-      column = indent;
-    }
-    if (column > indent) absl::StrAppend(&text, " ");
-    column += word.size() + (column > indent ? 1 : 0);
-    absl::StrAppend(&text, word);
-  }
-  absl::StrAppend(&text, "\n");
 }
 
 }  // namespace
@@ -165,7 +153,7 @@ std::string launch_usage() {
       "ends all of them when one fails. Options may be spelled with dashes or underscores. PET_<OPTION> in "
       "the\n"
       "environment (PET_NNODES, ...) stands for an option that is not given.\n\n";
-  constexpr size_t kIndent = 33;
+  constexpr size_t kIndent = 33, kWidth = 100;
   for (const OptionRow& row : option_table()) {
     std::string spelled = row.letter == 0 ? "    " : absl::StrFormat("-%c, ", row.letter);
     absl::StrAppend(&spelled, "--", row.name);
@@ -173,7 +161,7 @@ std::string launch_usage() {
     if (row.value == Value::kWanted) absl::StrAppend(&spelled, "=", row.value_name);
     absl::StrAppend(&text, absl::StrFormat("  %-30s ", spelled));
     if (spelled.size() > 30) absl::StrAppend(&text, "\n", std::string(kIndent, ' '));
-    append_wrapped(text, row.help, kIndent);
+    append_wrapped(text, row.help, kIndent, kWidth);
   }
   return text;
 }
