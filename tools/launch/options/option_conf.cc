@@ -38,10 +38,7 @@ absl::Status read_attempts(absl::string_view value, RendezvousConf& conf) {
 }
 
 absl::Status read_is_host(absl::string_view value, RendezvousConf& conf) {
-  bool is_host = false;
-  GRADWIRE_RETURN_IF_ERROR(parse_bool(value, is_host));
-  conf.is_host = is_host;
-  return absl::OkStatus();
+  return parse_bool(value, conf.is_host.emplace());
 }
 
 struct ConfRow {

@@ -6,6 +6,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "gradwire/base/error.h"
 
@@ -54,7 +55,8 @@ absl::Status parse_backend(OptionDraft& draft, absl::string_view text) {
 
 absl::Status parse_choice(absl::string_view text, std::initializer_list<absl::string_view> choices) {
   if (std::find(choices.begin(), choices.end(), text) != choices.end()) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("\"", text, "\" is not one of spawn, fork, forkserver"));
+  return absl::InvalidArgumentError(
+      absl::StrCat("\"", text, "\" is not one of ", absl::StrJoin(choices, ", ")));
 }
 
 template <class T>
@@ -64,6 +66,10 @@ absl::Status assign(absl::StatusOr<T> result, T& value) {
 }
 
 constexpr OptionRow kOptions[] = {
+    // The first: the environment is read in this order, and places_nodes depends on it.
+    {"standalone", 0, Value::kNone, "",
+     "one node, localhost, a free port unless --master_port is given; where nodes meet is not looked at",
+     false, [](OptionDraft& d, absl::string_view v) { return set_flag(d.options.standalone, v); }},
     {"nnodes", 0, Value::kWanted, "N | MIN:MAX",
      "nodes of the job, each with a launcher of its own (default 1)", true,
      [](OptionDraft& d, absl::string_view v) {
@@ -95,9 +101,6 @@ constexpr OptionRow kOptions[] = {
      "keep_alive_interval (5), read_timeout (10, of etcd 60); keep_alive_max_attempt (3); is_host (true, "
      "false); for etcd cacert, cert, key (files), user, password",
      true, [](OptionDraft& d, absl::string_view v) { return parse_rendezvous_conf(v, d.options.conf); }},
-    {"standalone", 0, Value::kNone, "",
-     "one node, localhost, a free port unless --master_port is given; where nodes meet is not looked at",
-     false, [](OptionDraft& d, absl::string_view v) { return set_flag(d.options.standalone, v); }},
     {"max_restarts", 0, Value::kWanted, "N", "how often a failed job is started again (default 0)", false,
      [](OptionDraft& d, absl::string_view v) {
        return parse_int(v, 0, std::numeric_limits<int>::max(), d.options.max_restarts);

@@ -40,8 +40,8 @@ struct OptionRow {
   Value value;
   absl::string_view value_name;  // how --help calls the value
   absl::string_view help;
-  // The option says where the nodes are and how they meet: --standalone says all of that, and then the
-  // environment is ignored.
+  // The option says where the nodes are and how they meet: --standalone, which stands before it in the table,
+  // says all of that, and then the environment is ignored.
   bool places_nodes;
   // A flag's value is "" where it was given without one.
   absl::Status (*apply)(OptionDraft& draft, absl::string_view value);

@@ -114,8 +114,8 @@ absl::Status parse_roles(absl::string_view text, std::vector<RoleCount>& roles) 
     if (pair.size() != 2) return absl::InvalidArgumentError(absl::StrCat("\"", part, "\" is not NAME:COUNT"));
     RoleCount role;
     GRADWIRE_RETURN_IF_ERROR(parse_role_name(pair[0], role.name));
-    absl::Status status = parse_int(pair[1], 1, kMaxWorkersPerNode, role.count);
-    if (!status.ok()) return with_context(status, absl::StrCat("\"", part, "\""));
+    GRADWIRE_RETURN_IF_ERROR(
+        with_context(parse_int(pair[1], 1, kMaxWorkersPerNode, role.count), absl::StrCat("\"", part, "\"")));
     roles.push_back(std::move(role));
   }
   return absl::OkStatus();

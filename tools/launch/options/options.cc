@@ -10,7 +10,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "gradwire/base/error.h"
 #include "gradwire/tools/launch/io/lines.h"
 #include "gradwire/tools/launch/options/gpus.h"
@@ -21,8 +21,8 @@ namespace {
 
 using Value = OptionRow::Value;
 
-absl::Status unknown_option(absl::string_view spelled, absl::string_view name) {
-  const absl::string_view instead = option_elsewhere(name);
+absl::Status unknown_option(absl::string_view spelled) {
+  const absl::string_view instead = option_elsewhere(absl::StripPrefix(spelled, "--"));
   if (!instead.empty()) {
     return absl::InvalidArgumentError(
         absl::StrCat("option ", spelled, " is torchrun's alone: ", instead, "; see --help"));
@@ -39,22 +39,13 @@ struct Split {
 };
 
 absl::StatusOr<Split> split_option(absl::string_view arg) {
-  Split split;
-  if (absl::StartsWith(arg, "--")) {
-    const size_t equals = arg.find('=');
-    split.spelled = std::string(arg.substr(0, equals));
-    split.row = find_option(absl::string_view(split.spelled).substr(2));
-    split.has_value = equals != absl::string_view::npos;
-    if (split.has_value) split.value = arg.substr(equals + 1);
-    if (split.row == nullptr) return unknown_option(split.spelled, split.spelled.substr(2));
-  } else {
-    split.spelled = std::string(arg.substr(0, 2));
-    split.row = find_option(arg[1]);
-    split.has_value = arg.size() > 2;
-    split.value = arg.substr(2);
-    if (absl::StartsWith(split.value, "=")) split.value.remove_prefix(1);
-    if (split.row == nullptr) return unknown_option(arg, arg.substr(1));
-  }
+  const bool is_long = absl::StartsWith(arg, "--");
+  const size_t end = is_long ? std::min(arg.find('='), arg.size()) : 2;
+  Split split{.spelled = std::string(arg.substr(0, end)),
+              .has_value = end < arg.size(),
+              .value = absl::StripPrefix(arg.substr(end), "=")};
+  split.row = is_long ? find_option(arg.substr(2, end - 2)) : find_option(arg[1]);
+  if (split.row == nullptr) return unknown_option(is_long ? split.spelled : arg);
   if (split.has_value && split.row->value == Value::kNone) {
     return absl::InvalidArgumentError(
         absl::StrCat("option ", split.spelled, " takes no value (\"", arg, "\")"));
@@ -86,8 +77,8 @@ absl::Status read_arguments(const std::vector<std::string>& args, OptionDraft& d
       }
       split.value = args[next++];
     }
-    absl::Status applied = split.row->apply(draft, split.value);
-    if (!applied.ok()) return with_context(applied, absl::StrCat("option ", split.spelled));
+    GRADWIRE_RETURN_IF_ERROR(
+        with_context(split.row->apply(draft, split.value), absl::StrCat("option ", split.spelled)));
     if (draft.options.help || draft.options.version) return absl::OkStatus();
     given.insert(split.row);
   }
@@ -98,20 +89,10 @@ absl::Status read_arguments(const std::vector<std::string>& args, OptionDraft& d
   return absl::OkStatus();
 }
 
-absl::Status read_variable(const std::string& name, const OptionRow& row, OptionDraft& draft) {
-  const std::optional<std::string> value = draft.surroundings->variable(name);
-  if (!value) return absl::OkStatus();
-  return with_context(row.apply(draft, *value), absl::StrCat("environment variable ", name));
-}
-
 // PET_NNODES and so on, as torchrun has them, for what the arguments do not say.
 absl::Status read_environment(OptionDraft& draft, const Given& given) {
-  // First what decides whether the rest is looked at.
-  const OptionRow* standalone = find_option("standalone");
-  if (given.count(standalone) == 0)
-    GRADWIRE_RETURN_IF_ERROR(read_variable("PET_STANDALONE", *standalone, draft));
   for (const OptionRow& row : option_table()) {
-    if (given.count(&row) > 0 || &row == standalone || row.name == "help" || row.name == "version") continue;
+    if (given.count(&row) > 0 || row.name == "help" || row.name == "version") continue;
     if (row.places_nodes && draft.options.standalone) continue;
     const std::string name = absl::StrCat("PET_", absl::AsciiStrToUpper(row.name));
     if (const std::optional<std::string> value = draft.surroundings->variable(name)) {
