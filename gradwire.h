@@ -1,7 +1,7 @@
 #pragma once
 
-// Everything that programs include, for those who do not want to choose. docs/README.md says what each part costs to
-// compile; //:gradwire is the target.
+// Everything that programs include, for those who do not want to choose. docs/README.md says what each part
+// costs to compile; //:gradwire is the target.
 
 #include "gradwire/autograd/autograd.h"
 #include "gradwire/autograd/checkpoint.h"

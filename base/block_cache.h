@@ -6,8 +6,8 @@
 
 namespace gradwire {
 
-// Blocks of kBytes that a thread has freed and will use again: for objects of some KiB that come and go with every
-// message, which malloc takes from and gives back to shared lists.
+// Blocks of kBytes that a thread has freed and will use again: for objects of some KiB that come and go with
+// every message, which malloc takes from and gives back to shared lists.
 template <std::size_t kBytes, std::size_t kAlignment = alignof(std::max_align_t)>
 class BlockCache {
  public:
@@ -35,8 +35,8 @@ class BlockCache {
     int count = 0;
     void* blocks[kMaxKept];
   };
-  // What the thread frees when kept_ is gone is not kept. Outside of it: a store into an object that is being destroyed
-  // need not be made.
+  // What the thread frees when kept_ is gone is not kept. Outside of it: a store into an object that is being
+  // destroyed need not be made.
   static inline thread_local bool closed_ = false;
   static inline thread_local Kept kept_;
 };

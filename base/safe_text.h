@@ -7,8 +7,8 @@
 
 namespace gradwire {
 
-// Text of bounded length that is put together without memory from the heap: for signal handlers. What does not fit is
-// left out. Async-signal-safe; not thread-safe.
+// Text of bounded length that is put together without memory from the heap: for signal handlers. What does
+// not fit is left out. Async-signal-safe; not thread-safe.
 template <size_t kSize>
 class SafeText {
  public:

@@ -1,7 +1,7 @@
 #pragma once
 
-// What programs include. Each function acts on the world of init_process_group() unless a group is given, and is
-// described at the method of ProcessGroup of the same name.
+// What programs include. Each function acts on the world of init_process_group() unless a group is given, and
+// is described at the method of ProcessGroup of the same name.
 
 #include "gradwire/collectives/backend.h"
 #include "gradwire/collectives/functions.h"

@@ -25,8 +25,8 @@ class Enqueued {
   virtual void order_current_stream() = 0;
 };
 
-// The forms with one tensor for each of this rank's devices; equally many on every rank, all of one shape and dtype, each
-// on another device, contiguous. `op` may multiply. Called as GroupBackend's collectives.
+// The forms with one tensor for each of this rank's devices; equally many on every rank, all of one shape and
+// dtype, each on another device, contiguous. `op` may multiply. Called as GroupBackend's collectives.
 class MultiDevice {
  public:
   virtual ~MultiDevice() = default;
@@ -44,15 +44,17 @@ class MultiDevice {
                                   std::vector<at::Tensor> tensors, absl::Time deadline) = 0;
 };
 
-// One member's end of one group over one backend: what ProcessGroup calls when it has checked the arguments. Its
-// destruction leaves the group: others that wait for this rank hear of it, and what is under way here fails.
+// One member's end of one group over one backend: what ProcessGroup calls when it has checked the arguments.
+// Its destruction leaves the group: others that wait for this rank hear of it, and what is under way here
+// fails.
 //
-// Ranks are those of the group. Tensors are contiguous, of one dtype in each call and of the device that the backend
-// serves; list entries have been checked for number and shape. Premultiplication is done; kAvg may be there. Collectives
-// are called one at a time, in the same order by all members; they return when the result is there, or when it is
-// enqueued (take_enqueued). Errors: DeadlineExceeded, Unavailable or Aborted that name the ranks (of the group, as
-// "rank 3") that did not arrive or are gone; after one of these the group is broken, and everything else fails with
-// Aborted and the first reason. Deadlines are times of Clock::system().
+// Ranks are those of the group. Tensors are contiguous, of one dtype in each call and of the device that the
+// backend serves; list entries have been checked for number and shape. Premultiplication is done; kAvg may be
+// there. Collectives are called one at a time, in the same order by all members; they return when the result
+// is there, or when it is enqueued (take_enqueued). Errors: DeadlineExceeded, Unavailable or Aborted that
+// name the ranks (of the group, as "rank 3") that did not arrive or are gone; after one of these the group is
+// broken, and everything else fails with Aborted and the first reason. Deadlines are times of
+// Clock::system().
 class GroupBackend {
  public:
   virtual ~GroupBackend() = default;
@@ -84,8 +86,8 @@ class GroupBackend {
   virtual absl::Status barrier_on(const std::vector<int>& device_ids, absl::Time deadline) {
     return barrier(deadline);
   }
-  // As all_gather and reduce_scatter; the big tensor is contiguous and holds the ranks' parts one behind the other. What
-  // these do unless overridden is to call those with views.
+  // As all_gather and reduce_scatter; the big tensor is contiguous and holds the ranks' parts one behind the
+  // other. What these do unless overridden is to call those with views.
   virtual absl::Status all_gather_into_tensor(at::Tensor output, at::Tensor input, int size,
                                               absl::Time deadline);
   // As reduce_scatter, with the ranks' parts in one contiguous `input`, one behind the other.
@@ -96,11 +98,13 @@ class GroupBackend {
                                          const std::vector<int64_t>& output_splits,
                                          const std::vector<int64_t>& input_splits, absl::Time deadline);
 
-  // Point to point, also while a collective runs, from any thread. The tensor is the backend's until the future is done.
+  // Point to point, also while a collective runs, from any thread. The tensor is the backend's until the
+  // future is done.
   virtual Future<void> send(at::Tensor tensor, int dst, int tag, absl::Time deadline) = 0;
   // The rank that it came from; `src` may be -1, any.
   virtual Future<int> receive(at::Tensor tensor, int src, int tag, absl::Time deadline) = 0;
-  // The same where that is done at once, or in some microseconds, without a future; none: nothing has happened.
+  // The same where that is done at once, or in some microseconds, without a future; none: nothing has
+  // happened.
   virtual std::optional<absl::Status> try_send(const at::Tensor& tensor, int dst, int tag) {
     return std::nullopt;
   }
@@ -109,8 +113,8 @@ class GroupBackend {
     return std::nullopt;
   }
 
-  // Ends what is under way here and, as far as the backend can, at the other members; everything fails with `reason`
-  // from now on. From any thread, also while a collective runs.
+  // Ends what is under way here and, as far as the backend can, at the other members; everything fails with
+  // `reason` from now on. From any thread, also while a collective runs.
   virtual void abort(const absl::Status& reason) = 0;
   // What the calling thread's last collective left on a device; nullptr when it had ended.
   virtual std::unique_ptr<Enqueued> take_enqueued() { return nullptr; }

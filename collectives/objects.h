@@ -2,11 +2,11 @@
 
 // Collectives of objects: values of any type that has a Codec (codec/codec.h), tensors included.
 //
-// All are called by every rank of the group with the same T; `src` and `dst` are ranks of the world. `group`: nullptr is
-// the world. Errors, thrown as Error: those of the group's collectives; InvalidArgument, on all ranks, when one cannot
-// encode its object or all together have more than kMaxObjectBytes, and where what arrived is no T. Each NAME_async
-// returns at once; the object that it writes to must live until the Work has ended, and is written before. On a group of
-// which this rank is no member nothing happens.
+// All are called by every rank of the group with the same T; `src` and `dst` are ranks of the world. `group`:
+// nullptr is the world. Errors, thrown as Error: those of the group's collectives; InvalidArgument, on all
+// ranks, when one cannot encode its object or all together have more than kMaxObjectBytes, and where what
+// arrived is no T. Each NAME_async returns at once; the object that it writes to must live until the Work has
+// ended, and is written before. On a group of which this rank is no member nothing happens.
 
 #include <memory>
 #include <utility>
@@ -23,7 +23,8 @@ namespace gradwire::collectives {
 
 namespace objects_internal {
 
-// An object that cannot be encoded is told to the others as an undefined tensor; this rank's own reason goes to `why`.
+// An object that cannot be encoded is told to the others as an undefined tensor; this rank's own reason goes
+// to `why`.
 template <class T>
 at::Tensor pack(const T& object, absl::Status& why) {
   absl::StatusOr<at::Tensor> bytes = pack_object(object);

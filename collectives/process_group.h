@@ -37,15 +37,16 @@ struct ProcessGroupOptions {
   int rank = -1;
   // Instead of init_method. May be shared with others: the group keeps to keys of its own.
   std::shared_ptr<store::Store> store;
-  // Groups of different names at one address do not see one another. Empty, or 1 to 128 characters of A-Z a-z 0-9 _ . : -
+  // Groups of different names at one address do not see one another. Empty, or 1 to 128 characters of A-Z a-z
+  // 0-9 _ . : -
   std::string group_name;
   // The CUDA device of this rank; -1: chosen by the first tensor.
   int device_id = -1;
-  // Per backend; unknown names are InvalidArgument. cpu: "shared_memory" = "off", "transports" = "tcp", "slot_bytes",
-  // "flat_bytes" (docs/collectives.md).
+  // Per backend; unknown names are InvalidArgument. cpu: "shared_memory" = "off", "transports" = "tcp",
+  // "slot_bytes", "flat_bytes" (docs/collectives.md).
   std::map<std::string, std::string> options;
-  // Compares operation, sequence number, shape, dtype and root over all ranks before each collective: the error says
-  // which rank differs. Costs a small collective each time.
+  // Compares operation, sequence number, shape, dtype and root over all ranks before each collective: the
+  // error says which rank differs. Costs a small collective each time.
   bool check_consistency = false;
 };
 
@@ -70,25 +71,28 @@ struct ObjectExchange {
   Kind kind = Kind::kBroadcast;
   // The rank of the world.
   int root = 0;
-  // CPU tensors of bytes: of the root's object (kBroadcast), of this rank's (kAllGather, kGather), at the root one for
-  // each rank (kScatter). An undefined tensor stands for an object that could not be encoded: an error on all ranks.
+  // CPU tensors of bytes: of the root's object (kBroadcast), of this rank's (kAllGather, kGather), at the
+  // root one for each rank (kScatter). An undefined tensor stands for an object that could not be encoded: an
+  // error on all ranks.
   std::vector<at::Tensor> sent;
-  // Called with what arrived, one for each rank of the group or one: before the operation is over, on the thread that
-  // runs it.
+  // Called with what arrived, one for each rank of the group or one: before the operation is over, on the
+  // thread that runs it.
   std::function<absl::Status(std::vector<at::Tensor> received)> receive;
 };
 
 // The ranks of a job that do things together, or a part of them: one member's handle.
 //
-// Collectives are called by all members of the group in the same order, with tensors of the same dtype and of shapes that
-// fit; one at a time in each group, whoever calls. `src` and `dst` are ranks of the world, also inside a group. Tensors
-// may be strided, empty or without dimensions; results come to the tensors given. What cannot be right (a wrong length,
-// shape, dtype, device or rank) throws InvalidArgument before anything is sent. Every operation ends by the group's
-// timeout: DeadlineExceeded names the ranks that did not arrive, Unavailable those that are gone. After such an error the
-// group is broken: its operations fail with Aborted and the first reason; other groups go on.
+// Collectives are called by all members of the group in the same order, with tensors of the same dtype and of
+// shapes that fit; one at a time in each group, whoever calls. `src` and `dst` are ranks of the world, also
+// inside a group. Tensors may be strided, empty or without dimensions; results come to the tensors given.
+// What cannot be right (a wrong length, shape, dtype, device or rank) throws InvalidArgument before anything
+// is sent. Every operation ends by the group's timeout: DeadlineExceeded names the ranks that did not arrive,
+// Unavailable those that are gone. After such an error the group is broken: its operations fail with Aborted
+// and the first reason; other groups go on.
 //
-// A handle of a group of which this rank is no member has rank() == -1; its collectives leave the tensors alone and warn
-// once. Each NAME_async returns at once; operations of one group run in the order of their calls. Thread-safe.
+// A handle of a group of which this rank is no member has rank() == -1; its collectives leave the tensors
+// alone and warn once. Each NAME_async returns at once; operations of one group run in the order of their
+// calls. Thread-safe.
 class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
  public:
   // What NAME_async returns.
@@ -96,8 +100,9 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   // One tensor for each rank, or for each GPU of this rank.
   using Tensors = std::vector<at::Tensor>;
 
-  // Returns when all ranks have joined; several ranks may live in one process. Throws Error: InvalidArgument for options
-  // that cannot be right, or that differ between ranks (both are named); what the init method throws.
+  // Returns when all ranks have joined; several ranks may live in one process. Throws Error: InvalidArgument
+  // for options that cannot be right, or that differ between ranks (both are named); what the init method
+  // throws.
   static std::shared_ptr<ProcessGroup> create(const ProcessGroupOptions& options);
   // Others see this rank leave: what they wait for from it fails with Unavailable.
   virtual ~ProcessGroup() = default;
@@ -115,8 +120,8 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   // How long each operation may take from when its turn in the group comes.
   virtual absl::Duration timeout() const = 0;
 
-  // Entered by every rank of the world in the same order with the same list (empty: all), else an Error that names the
-  // rank that differs. Of the world alone.
+  // Entered by every rank of the world in the same order with the same list (empty: all), else an Error that
+  // names the rank that differs. Of the world alone.
   virtual std::shared_ptr<ProcessGroup> new_group(std::vector<int> ranks = {},
                                                   const NewGroupOptions& options = {}) = 0;
 
@@ -163,8 +168,8 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   virtual void barrier(const std::vector<int>& device_ids = {}) = 0;
   // As barrier, but returns at once: the Work ends when all ranks have come.
   virtual WorkPtr barrier_async(const std::vector<int>& device_ids = {}) = 0;
-  // A barrier that at its timeout names every rank that did not come, and leaves the group usable. `wait_all_ranks` as
-  // torch.distributed's: false names the first alone.
+  // A barrier that at its timeout names every rank that did not come, and leaves the group usable.
+  // `wait_all_ranks` as torch.distributed's: false names the first alone.
   virtual void monitored_barrier(std::optional<absl::Duration> timeout = std::nullopt,
                                  bool wait_all_ranks = true) = 0;
 
@@ -188,10 +193,10 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
                                           const std::vector<int64_t>& output_splits = {},
                                           const std::vector<int64_t>& input_splits = {}) = 0;
 
-  // Point to point; tags from 0 up. recv returns the rank that sent. send returns when `tensor` may be changed again. For
-  // a small tensor that is at once. For a large one (over 64 KiB with the cpu backend) it waits until the receiver asks
-  // for it. So two ranks that send each other large tensors before they receive wait until the timeout: let one of them
-  // receive first, or use isend.
+  // Point to point; tags from 0 up. recv returns the rank that sent. send returns when `tensor` may be
+  // changed again. For a small tensor that is at once. For a large one (over 64 KiB with the cpu backend) it
+  // waits until the receiver asks for it. So two ranks that send each other large tensors before they receive
+  // wait until the timeout: let one of them receive first, or use isend.
   virtual void send(at::Tensor tensor, int dst, int tag = 0) = 0;
   // Waits for a message with this tag and returns the rank of the world that sent it. `src` may be
   // kAnySource.
@@ -201,8 +206,9 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   // As recv, but returns at once; Work::source_rank() says who sent. As MPI_Irecv.
   virtual WorkPtr irecv(at::Tensor tensor, int src = kAnySource, int tag = 0) = 0;
 
-  // With one tensor for each GPU of this rank, equally many on every rank; of nccl alone, else InvalidArgument. reduce:
-  // into tensors[0] of `dst`; all_gather: lists[i][rank * tensors.size() + j]; broadcast: from tensors[0] of `src`.
+  // With one tensor for each GPU of this rank, equally many on every rank; of nccl alone, else
+  // InvalidArgument. reduce: into tensors[0] of `dst`; all_gather: lists[i][rank * tensors.size() + j];
+  // broadcast: from tensors[0] of `src`.
   virtual WorkPtr broadcast_multigpu_async(Tensors tensors, int src) = 0;
   // Every tensor of every rank becomes the reduction of all.
   virtual WorkPtr all_reduce_multigpu_async(Tensors tensors, const Reduction& op = ReduceOp::kSum) = 0;
@@ -216,13 +222,14 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   // As exchange_objects, but returns at once.
   virtual WorkPtr exchange_objects_async(ObjectExchange exchange) = 0;
 
-  // Ends what is under way, on the other members too where the backend can; everything fails with Aborted and `reason`.
+  // Ends what is under way, on the other members too where the backend can; everything fails with Aborted and
+  // `reason`.
   virtual void abort(const std::string& reason) = 0;
   // The last operations, newest last, one line each: sequence number, operation, shape, dtype, state, times.
   virtual std::string flight_record() const = 0;
-  // Leaves; a world takes the groups made in it along. What is under way is given timeout() to end, then aborted.
-  // Afterwards operations throw FailedPrecondition. Idempotent; not from a callback of one of the group's own futures
-  // (FailedPrecondition).
+  // Leaves; a world takes the groups made in it along. What is under way is given timeout() to end, then
+  // aborted. Afterwards operations throw FailedPrecondition. Idempotent; not from a callback of one of the
+  // group's own futures (FailedPrecondition).
   virtual void destroy() = 0;
 };
 

@@ -16,8 +16,8 @@ using Group = std::shared_ptr<ProcessGroup>;
 Group init_process_group(const ProcessGroupOptions& options = {});
 // Whether this process has a world.
 bool is_initialized();
-// nullptr: the world, and with it every group; without one nothing happens. Idempotent. A process that exits without it
-// is seen to leave by its peers.
+// nullptr: the world, and with it every group; without one nothing happens. Idempotent. A process that exits
+// without it is seen to leave by its peers.
 void destroy_process_group(const Group& group = nullptr);
 // The world. Throws FailedPrecondition when there is none.
 Group world();

@@ -6,12 +6,13 @@
 
 namespace gradwire::collectives {
 
-// Which parameters share a bucket: indices into the list of parameters, in the order of their places in the bucket.
+// Which parameters share a bucket: indices into the list of parameters, in the order of their places in the
+// bucket.
 using Buckets = std::vector<std::vector<std::size_t>>;
 
 struct BucketCaps {
-  // A bucket is closed when it has reached so many bytes: a parameter is never split. The first one may be smaller, so
-  // that its reduction starts early.
+  // A bucket is closed when it has reached so many bytes: a parameter is never split. The first one may be
+  // smaller, so that its reduction starts early.
   uint64_t first = uint64_t{1} << 20;
   uint64_t others = uint64_t{25} << 20;
 };
@@ -22,9 +23,9 @@ struct PlannedParameter {
   int kind = 0;
 };
 
-// Fills buckets with the parameters in the order in which their gradients are expected; `order` is a permutation of all
-// indices. Buckets are in the order in which they are expected to be complete. A pure function: equal on all ranks where
-// the arguments are.
+// Fills buckets with the parameters in the order in which their gradients are expected; `order` is a
+// permutation of all indices. Buckets are in the order in which they are expected to be complete. A pure
+// function: equal on all ranks where the arguments are.
 Buckets plan_buckets(const std::vector<PlannedParameter>& parameters, const std::vector<std::size_t>& order,
                      const BucketCaps& caps);
 

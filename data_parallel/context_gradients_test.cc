@@ -1,5 +1,5 @@
-// Replicated modules inside autograd contexts: two trainers that average their gradients, and a worker that a part of the
-// computation runs on.
+// Replicated modules inside autograd contexts: two trainers that average their gradients, and a worker that a
+// part of the computation runs on.
 
 #include <gtest/gtest.h>
 

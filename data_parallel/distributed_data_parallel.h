@@ -39,24 +39,28 @@ class [[nodiscard]] NoSyncGuard {
   Reducer& reducer_;
 };
 
-// A replica of a module on each rank of a group, every one trained on its own share of the data: the parameters and
-// buffers start as the first rank's, and each backward pass leaves the average of all ranks' gradients in `.grad`, on
-// every rank the same bits. The averaging runs beside the backward pass. M: a torch::nn module, by its holder or its
-// Impl; it is trained in place, so its own handle stays good, and parameters() here are its own.
+// A replica of a module on each rank of a group, every one trained on its own share of the data: the
+// parameters and buffers start as the first rank's, and each backward pass leaves the average of all ranks'
+// gradients in `.grad`, on every rank the same bits. The averaging runs beside the backward pass. M: a
+// torch::nn module, by its holder or its Impl; it is trained in place, so its own handle stays good, and
+// parameters() here are its own.
 //
-// All ranks do the same in the same order: make it, call forward in training and with gradients, run backward. backward
-// returns when all gradients are averaged. What had been accumulated before without (no_sync) is averaged too. It can be
-// called again for the same forward with retain_graph; the gradients add up.
+// All ranks do the same in the same order: make it, call forward in training and with gradients, run
+// backward. backward returns when all gradients are averaged. What had been accumulated before without
+// (no_sync) is averaged too. It can be called again for the same forward with retain_graph; the gradients add
+// up.
 //
-// forward throws Error, FailedPrecondition, after a backward pass that did not reach every parameter (those are named;
-// without find_unused_parameters). With find_unused_parameters one that no rank used keeps its gradient as it was, one
-// that only others used gets the average all the same. backward throws Error: InvalidArgument for sparse gradients and
-// for create_graph, Unavailable, DeadlineExceeded or Aborted when another rank is gone; after that nothing works but to
-// make the group anew.
+// forward throws Error, FailedPrecondition, after a backward pass that did not reach every parameter (those
+// are named; without find_unused_parameters). With find_unused_parameters one that no rank used keeps its
+// gradient as it was, one that only others used gets the average all the same. backward throws Error:
+// InvalidArgument for sparse gradients and for create_graph, Unavailable, DeadlineExceeded or Aborted when
+// another rank is gone; after that nothing works but to make the group anew.
 //
-// In an autograd Context (//autograd) backward(context, …) leaves the averages in the context, and `.grad` alone.
+// In an autograd Context (//autograd) backward(context, …) leaves the averages in the context, and `.grad`
+// alone.
 //
-// Parameters must not be replaced or moved, nor change requires_grad, while it lives. Used by one thread; not copyable.
+// Parameters must not be replaced or moved, nor change requires_grad, while it lives. Used by one thread; not
+// copyable.
 //
 //   DistributedDataParallel model(net);
 //   model.forward(batch).sum().backward();
@@ -69,8 +73,9 @@ class DistributedDataParallel : public torch::nn::Module {
   static_assert(std::is_base_of_v<torch::nn::Module, Impl>,
                 "DistributedDataParallel takes a torch::nn module");
 
-  // Entered by all ranks of the group. Throws Error: InvalidArgument when the ranks' modules or options differ (names the
-  // rank and the parameter), or no parameter requires grad; FailedPrecondition without a world; what the group throws.
+  // Entered by all ranks of the group. Throws Error: InvalidArgument when the ranks' modules or options
+  // differ (names the rank and the parameter), or no parameter requires grad; FailedPrecondition without a
+  // world; what the group throws.
   explicit DistributedDataParallel(std::shared_ptr<Impl> module,
                                    const DistributedDataParallelOptions& options = {})
       : torch::nn::Module("DistributedDataParallel"),

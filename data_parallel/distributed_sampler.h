@@ -27,18 +27,20 @@ struct DistributedSamplerOptions {
   bool drop_last = false;
 };
 
-// Deals the indices of a data set out to the ranks of a job, each its share; a torch::data sampler, as torch's
-// DistributedSampler in its properties (sampler_indices.h), but not its random numbers.
+// Deals the indices of a data set out to the ranks of a job, each its share; a torch::data sampler, as
+// torch's DistributedSampler in its properties (sampler_indices.h), but not its random numbers.
 //
-// Copies have one epoch and each its own place: set_epoch() of the one that the program keeps reaches the one that it
-// gave to a data loader, when that is reset for its next epoch. Not thread-safe, but set_epoch() is beside another copy.
+// Copies have one epoch and each its own place: set_epoch() of the one that the program keeps reaches the one
+// that it gave to a data loader, when that is reset for its next epoch. Not thread-safe, but set_epoch() is
+// beside another copy.
 //
 //   DistributedSampler sampler(data.size(), {.seed = 1});
 //   auto loader = torch::data::make_data_loader(std::move(data), sampler, 32);
 //   for (int epoch = 0; epoch < n; ++epoch) { sampler.set_epoch(epoch); for (auto& batch : *loader) ... }
 class DistributedSampler : public torch::data::samplers::Sampler<> {
  public:
-  // Throws Error, InvalidArgument: a rank that is not below num_replicas, or one given without the other outside a world.
+  // Throws Error, InvalidArgument: a rank that is not below num_replicas, or one given without the other
+  // outside a world.
   explicit DistributedSampler(std::size_t size, const DistributedSamplerOptions& options = {});
 
   // Begins the epoch; for copies, when they are reset.

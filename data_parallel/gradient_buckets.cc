@@ -54,8 +54,8 @@ void GradientBuckets::arrange(const std::vector<std::size_t>& order) {
 
 void GradientBuckets::place(std::size_t i, const at::Tensor& flat, int64_t offset) {
   const at::Tensor& leaf = leaves_[i];
-  // variable_data(): for autograd it is no view, which optimizers could not detach_(). Laid out as the parameter,
-  // where that leaves no holes.
+  // variable_data(): for autograd it is no view, which optimizers could not detach_(). Laid out as the
+  // parameter, where that leaves no holes.
   const at::Tensor view = (leaf.is_non_overlapping_and_dense()
                                ? flat.as_strided(leaf.sizes(), leaf.strides(), flat.storage_offset() + offset)
                                : flat.narrow(0, offset, leaf.numel()).view(leaf.sizes()))

@@ -11,8 +11,8 @@
 
 namespace gradwire::collectives {
 
-// Flat tensors that hold the gradients of several parameters each, and the place of every gradient in them: a view with
-// the parameter's shape and strides. Not thread-safe.
+// Flat tensors that hold the gradients of several parameters each, and the place of every gradient in them: a
+// view with the parameter's shape and strides. Not thread-safe.
 class GradientBuckets {
  public:
   // Arranges in reverse_order(). Throws Error, InvalidArgument: no parameters, or one that is not dense.
@@ -34,10 +34,11 @@ class GradientBuckets {
   // Whether the parameter's `.grad` is its place.
   bool holds_grad(std::size_t i) const;
 
-  // Puts `.grad` into its place, zeros where there is none, and makes the place `.grad`. Throws Error, InvalidArgument:
-  // sparse.
+  // Puts `.grad` into its place, zeros where there is none, and makes the place `.grad`. Throws Error,
+  // InvalidArgument: sparse.
   void bring_grad(std::size_t i);
-  // Puts the sum of both into the parameter's place; an undefined tensor counts as zeros. Throws as bring_grad().
+  // Puts the sum of both into the parameter's place; an undefined tensor counts as zeros. Throws as
+  // bring_grad().
   void bring_sum(std::size_t i, const at::Tensor& gradient, const at::Tensor& before);
 
  private:

@@ -7,9 +7,9 @@
 
 namespace gradwire::collectives {
 
-// Where the gradients of a backward pass go that libtorch's engine does not run: one of a distributed autograd context,
-// whose gradients do not go to `.grad`. What runs such passes lets itself be found here, so that the gradients of
-// replicated parameters can be reduced inside one without this layer knowing of it.
+// Where the gradients of a backward pass go that libtorch's engine does not run: one of a distributed
+// autograd context, whose gradients do not go to `.grad`. What runs such passes lets itself be found here, so
+// that the gradients of replicated parameters can be reduced inside one without this layer knowing of it.
 class GradientSink {
  public:
   using Tensors = std::vector<at::Tensor>;

@@ -16,8 +16,8 @@ namespace gradwire::collectives {
 struct DistributedDataParallelOptions {
   // nullptr: the world.
   std::shared_ptr<ProcessGroup> group;
-  // The CUDA device of the module, at most one: tensors among forward's arguments are moved to it. Empty: they stay
-  // where they are.
+  // The CUDA device of the module, at most one: tensors among forward's arguments are moved to it. Empty:
+  // they stay where they are.
   std::vector<int64_t> device_ids;
   // Where the tensor that forward returns is moved to.
   std::optional<at::Device> output_device;

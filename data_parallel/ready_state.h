@@ -10,7 +10,8 @@ namespace gradwire::collectives {
 
 // Bookkeeping of the gradients that one backward pass has produced so far.
 //
-// Idle; started by start(); over when every bucket has been taken, and idle again after reset(). Not thread-safe.
+// Idle; started by start(); over when every bucket has been taken, and idle again after reset(). Not
+// thread-safe.
 class ReadyState {
  public:
   ReadyState(Buckets buckets, std::size_t parameters);
@@ -18,12 +19,12 @@ class ReadyState {
   bool started() const { return started_; }
   void start() { started_ = true; }
 
-  // The parameter's gradient is there. False, and nothing happens, when it was in this pass already. `by_gradient`: it
-  // takes its place in order(); false for one that gets none.
+  // The parameter's gradient is there. False, and nothing happens, when it was in this pass already.
+  // `by_gradient`: it takes its place in order(); false for one that gets none.
   bool mark(std::size_t parameter, bool by_gradient = true);
 
-  // The next bucket whose reduction can start: complete, and after all before it, so that every rank starts them in one
-  // order. Each is returned once.
+  // The next bucket whose reduction can start: complete, and after all before it, so that every rank starts
+  // them in one order. Each is returned once.
   std::optional<std::size_t> take_complete();
   // How many were taken.
   std::size_t taken() const { return taken_; }

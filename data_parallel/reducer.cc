@@ -16,7 +16,8 @@
 
 namespace gradwire::collectives {
 
-// On the nodes that accumulate the parameters' gradients. Before: for passes whose gradients do not go to `.grad`.
+// On the nodes that accumulate the parameters' gradients. Before: for passes whose gradients do not go to
+// `.grad`.
 class Reducer::PreHook : public torch::autograd::FunctionPreHook {
  public:
   PreHook(Reducer& reducer, std::size_t index) : reducer_(reducer), index_(index) {}

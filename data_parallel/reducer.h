@@ -26,31 +26,34 @@ struct ReducerOptions {
   bool broadcast_buffers = true;
 };
 
-// What DistributedDataParallel does under its template: averages the gradients of replicated parameters over the ranks of
-// a group while the backward pass still runs.
+// What DistributedDataParallel does under its template: averages the gradients of replicated parameters over
+// the ranks of a group while the backward pass still runs.
 //
-// Parameters share buckets. When a bucket's last gradient has been accumulated its all_reduce starts; buckets start in one
-// order on all ranks. `.grad` is a view into the bucket: a gradient that was there before the pass (zero_grad(false)) is
-// accumulated and reduced in place, and one that was not (the default) is copied into the bucket once. The pass ends when
-// all buckets are reduced. First the buckets follow the reverse order of the list, after the first pass the order in
-// which the gradients came on rank 0; `.grad` moves to the new buckets then.
+// Parameters share buckets. When a bucket's last gradient has been accumulated its all_reduce starts; buckets
+// start in one order on all ranks. `.grad` is a view into the bucket: a gradient that was there before the
+// pass (zero_grad(false)) is accumulated and reduced in place, and one that was not (the default) is copied
+// into the bucket once. The pass ends when all buckets are reduced. First the buckets follow the reverse
+// order of the list, after the first pass the order in which the gradients came on rank 0; `.grad` moves to
+// the new buckets then.
 //
-// A pass that libtorch's engine does not run (GradientSink) leaves `.grad` alone; its gradients are averaged into the sink.
-// Every contribution counts: what had been accumulated without a reduction, in `.grad` or in the sink, is part of the sum.
+// A pass that libtorch's engine does not run (GradientSink) leaves `.grad` alone; its gradients are averaged
+// into the sink. Every contribution counts: what had been accumulated without a reduction, in `.grad` or in
+// the sink, is part of the sum.
 //
-// One pass at a time. Hooks may be called on any thread; everything else on one. Holds the parameters; the hooks on them
-// live as long as this.
+// One pass at a time. Hooks may be called on any thread; everything else on one. Holds the parameters; the
+// hooks on them live as long as this.
 class Reducer {
  public:
-  // Entered by all ranks. Parameters that do not require grad and buffers are only given rank 0's values. Throws Error:
-  // InvalidArgument where no parameter requires grad or the ranks' lists differ (names the rank and the parameter); what
-  // the group throws.
+  // Entered by all ranks. Parameters that do not require grad and buffers are only given rank 0's values.
+  // Throws Error: InvalidArgument where no parameter requires grad or the ranks' lists differ (names the rank
+  // and the parameter); what the group throws.
   Reducer(std::vector<NamedTensor> parameters, std::vector<NamedTensor> buffers, ReducerOptions options);
   ~Reducer();
 
-  // Before each forward. With grad mode on, in training and outside begin_no_sync() it may communicate, and is entered by
-  // all ranks: new buckets, and the buffers. Throws Error: FailedPrecondition when a pass was not finished, naming the
-  // parameters without gradient; Aborted after a reduction has failed; what the group throws.
+  // Before each forward. With grad mode on, in training and outside begin_no_sync() it may communicate, and
+  // is entered by all ranks: new buckets, and the buffers. Throws Error: FailedPrecondition when a pass was
+  // not finished, naming the parameters without gradient; Aborted after a reduction has failed; what the
+  // group throws.
   void before_forward(bool training);
   // What forward returned: where unused parameters are looked for in passes that libtorch does not run.
   void after_forward(const std::vector<at::Tensor>& outputs);

@@ -7,7 +7,8 @@
 namespace gradwire::collectives {
 namespace {
 
-// Below `bound`, each equally likely. What std::uniform_int_distribution gives differs between standard libraries.
+// Below `bound`, each equally likely. What std::uniform_int_distribution gives differs between standard
+// libraries.
 uint64_t below(std::mt19937_64& random, uint64_t bound) {
   const uint64_t rest = (~uint64_t{0} % bound + 1) % bound;
   for (;;) {

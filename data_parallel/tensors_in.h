@@ -10,8 +10,8 @@
 
 namespace gradwire::collectives {
 
-// The tensors in what a module's forward returned: a tensor, or any nesting of containers, maps, tuples and optionals. What
-// lies in other types is not found.
+// The tensors in what a module's forward returned: a tensor, or any nesting of containers, maps, tuples and
+// optionals. What lies in other types is not found.
 template <class T>
 void collect_tensors(const T& value, std::vector<at::Tensor>& found) {
   if constexpr (std::is_convertible_v<const T&, const at::Tensor&>) {

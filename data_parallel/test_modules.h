@@ -12,8 +12,8 @@
 #include "gradwire/collectives/testing/local_backend.h"
 #include "gradwire/data_parallel/distributed_data_parallel.h"
 
-// What the tests of replicated modules have in common. Numbers are small integers, so that float64 sums are exact in any
-// order.
+// What the tests of replicated modules have in common. Numbers are small integers, so that float64 sums are
+// exact in any order.
 namespace gradwire::collectives {
 
 using testing::Group;
@@ -80,7 +80,8 @@ inline at::Tensor share(const at::Tensor& batch, const Group& group) {
   return batch.chunk(group->size())[group->rank()];
 }
 
-// On each of `size` ranks a replica of a Module whose parameters were filled with the rank: body(group, module, model).
+// On each of `size` ranks a replica of a Module whose parameters were filled with the rank: body(group,
+// module, model).
 template <class Module, class Body>
 void on_replicas(int size, const DistributedDataParallelOptions& options, Body body) {
   const Ranks ranks(size, kOptions);

@@ -32,12 +32,12 @@ struct Script;
 class Agent final : public std::enable_shared_from_this<Agent> {
  public:
   // Joins the group and returns when all `world_size` workers have. `rank` becomes the id; -1 and -1: from
-  // the environment or assigned, as the init method does. `world_size` 0: an open group, which workers join and leave as
-  // they come; it returns at once, and a rank of -1 gets the next id. The name or id of a worker that died may be taken:
-  // a new worker, which references to the old one do not reach. (A fixed group by init_method is over when one of its
-  // processes has ended: docs/rpc.md.) Throws Error: InvalidArgument (name or rank taken,
-  // another world size elsewhere), DeadlineExceeded (names who did not join), Unavailable (the store cannot
-  // be reached).
+  // the environment or assigned, as the init method does. `world_size` 0: an open group, which workers join
+  // and leave as they come; it returns at once, and a rank of -1 gets the next id. The name or id of a worker
+  // that died may be taken: a new worker, which references to the old one do not reach. (A fixed group by
+  // init_method is over when one of its processes has ended: docs/rpc.md.) Throws Error: InvalidArgument
+  // (name or rank taken, another world size elsewhere), DeadlineExceeded (names who did not join),
+  // Unavailable (the store cannot be reached).
   static std::shared_ptr<Agent> start(const std::string& name, int rank = -1, int world_size = -1,
                                       RpcBackendOptions options = {});
   ~Agent();
@@ -55,13 +55,13 @@ class Agent final : public std::enable_shared_from_this<Agent> {
 
   // What this worker knows of another. NotFound as above.
   WorkerState worker_state(const std::string& name) const;
-  // Calls back, on the executor, one call at a time and in order, when a worker joins (kAlive) and whenever its state
-  // changes, until what is returned goes (a call under way then still ends). Workers whom this one has no connection with
-  // are not suspected; that they died or left the group's log tells.
+  // Calls back, on the executor, one call at a time and in order, when a worker joins (kAlive) and whenever
+  // its state changes, until what is returned goes (a call under way then still ends). Workers whom this one
+  // has no connection with are not suspected; that they died or left the group's log tells.
   [[nodiscard]] std::shared_ptr<void> on_worker_change(
       std::function<void(const WorkerInfo& worker, WorkerState state)> callback);
-  // Returns when a worker of that name is in the group. Throws Error: DeadlineExceeded; Unavailable when nobody can join
-  // since the store is gone; FailedPrecondition when the agent shuts down.
+  // Returns when a worker of that name is in the group. Throws Error: DeadlineExceeded; Unavailable when
+  // nobody can join since the store is gone; FailedPrecondition when the agent shuts down.
   WorkerInfo wait_for_worker(const std::string& name, absl::Duration timeout = absl::InfiniteDuration());
 
   // As rpc::shutdown (rpc/rpc.h). Idempotent.

@@ -2,15 +2,16 @@
 
 #include <type_traits>
 
-// Lets calls of remote<type>(...) be checked while they are compiled. Optional; at namespace scope, in the namespace of
-// the class (for a class of another library: in gradwire::rpc), in the header that declares it, with the parameter types
-// of its registration:
+// Lets calls of remote<type>(...) be checked while they are compiled. Optional; at namespace scope, in the
+// namespace of the class (for a class of another library: in gradwire::rpc), in the header that declares it,
+// with the parameter types of its registration:
 //
 //   class ParameterServer { ... };
 //   GRADWIRE_RPC_CONSTRUCTOR(ParameterServer, int64_t)
 //
-// Arguments then convert as in a direct call of the constructor. Without it the types of the arguments decide how they
-// travel, and the callee refuses those that do not fit. GRADWIRE_RPC_CLASS implies it for the code below it in its file.
+// Arguments then convert as in a direct call of the constructor. Without it the types of the arguments decide
+// how they travel, and the callee refuses those that do not fit. GRADWIRE_RPC_CLASS implies it for the code
+// below it in its file.
 #define GRADWIRE_RPC_CONSTRUCTOR(type, ...)                                         \
   template <class... None>                                                          \
   ::gradwire::rpc::ConstructorTypes<__VA_ARGS__>::Decayed gradwire_rpc_constructor( \
@@ -34,8 +35,8 @@ struct UndeclaredConstructor {};
 // What the lookup finds where there is no declaration. Never defined.
 UndeclaredConstructor gradwire_rpc_constructor(...);
 
-// ConstructorTypes<...> where a declaration is visible, else UndeclaredConstructor. Differs between source files: so it
-// is a template argument of whatever depends on it, which gives that another name in each case.
+// ConstructorTypes<...> where a declaration is visible, else UndeclaredConstructor. Differs between source
+// files: so it is a template argument of whatever depends on it, which gives that another name in each case.
 template <class T>
 using DeclaredConstructor = decltype(gradwire_rpc_constructor(ConstructorOf<T>()));
 

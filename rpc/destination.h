@@ -31,8 +31,8 @@ class Destination {
     return destination;
   }
 
-  // How long a call may take, without this the agent's rpc_timeout. Zero: it fails at once with DeadlineExceeded.
-  // InfiniteDuration(): no limit.
+  // How long a call may take, without this the agent's rpc_timeout. Zero: it fails at once with
+  // DeadlineExceeded. InfiniteDuration(): no limit.
   Destination with_timeout(absl::Duration timeout) const {
     Destination copy = *this;
     copy.timeout_ = timeout;

@@ -24,8 +24,9 @@ struct HeartbeatOptions {
   absl::Duration interval = absl::Seconds(1);
   // Silent for so long: WorkerState::kSuspect. At least three times the interval.
   absl::Duration suspect_after = absl::Seconds(3);
-  // Silent for so long: dead, for good. One that was paused (SIGSTOP, a debugger, its machine moved) for less comes back
-  // without harm. A worker whose process ended on a host that is up is noticed at once, whatever stands here.
+  // Silent for so long: dead, for good. One that was paused (SIGSTOP, a debugger, its machine moved) for less
+  // comes back without harm. A worker whose process ended on a host that is up is noticed at once, whatever
+  // stands here.
   absl::Duration dead_after = absl::Seconds(20);
 };
 
@@ -37,16 +38,17 @@ enum class FlowPolicy {
   kResourceExhausted,
 };
 
-// How much may be under way from this worker to one other, itself included, before it is answered. The messages of the
-// framework itself (references, backward passes, cancellations) do not count and are never held up.
+// How much may be under way from this worker to one other, itself included, before it is answered. The
+// messages of the framework itself (references, backward passes, cancellations) do not count and are never
+// held up.
 //
-// Calls that nest in a circle hold their places while they wait for one another: a window that is full of outer calls
-// lets no inner one out until some deadline comes.
+// Calls that nest in a circle hold their places while they wait for one another: a window that is full of
+// outer calls lets no inner one out until some deadline comes.
 struct FlowOptions {
   // 0: no bound; at most kMostCalls count.
   uint32_t max_calls = 16'384;
-  // Of requests, as they leave. 0: no bound; at most kMostBytes count. A request larger than this goes when nothing
-  // else is under way.
+  // Of requests, as they leave. 0: no bound; at most kMostBytes count. A request larger than this goes when
+  // nothing else is under way.
   uint64_t max_bytes = uint64_t{1} << 30;
   // What a call does that finds no room.
   FlowPolicy when_full = FlowPolicy::kWait;
@@ -57,10 +59,11 @@ struct FlowOptions {
   static constexpr uint64_t kMostBytes = (uint64_t{1} << 42) - 1;
 };
 
-// What becomes of a call of a function that is registered as idempotent (GRADWIRE_RPC_IDEMPOTENT) when its connection
-// breaks before the answer: it is made again, within its deadline, until the worker is known to be dead or to have
-// left. All other calls fail with Unavailable then, and so do these when they carry or return RRefs, belong to an
-// autograd context, are ordered() or made by remote(), or go to the calling worker itself.
+// What becomes of a call of a function that is registered as idempotent (GRADWIRE_RPC_IDEMPOTENT) when its
+// connection breaks before the answer: it is made again, within its deadline, until the worker is known to be
+// dead or to have left. All other calls fail with Unavailable then, and so do these when they carry or return
+// RRefs, belong to an autograd context, are ordered() or made by remote(), or go to the calling worker
+// itself.
 struct RetryOptions {
   // Of one call, the first included. 1 or less: none is made again.
   int max_attempts = 10;
@@ -69,8 +72,9 @@ struct RetryOptions {
   // The longest pause between two attempts.
   absl::Duration max_backoff = absl::Seconds(1);
 
-  // Of the answers that this worker has given to such calls of one other worker: how many of them, of how many bytes in
-  // all, and how long they are kept for repetitions. The function runs again for a repetition that comes after that.
+  // Of the answers that this worker has given to such calls of one other worker: how many of them, of how
+  // many bytes in all, and how long they are kept for repetitions. The function runs again for a repetition
+  // that comes after that.
   std::size_t max_answers = 1'024;
   // Bytes of those answers in all.
   uint64_t max_answer_bytes = uint64_t{64} << 20;
@@ -97,9 +101,9 @@ struct RpcBackendOptions {
   int max_worker_threads = 256;
   // Instead of init_method; then rank and world size are required.
   std::shared_ptr<store::Store> store;
-  // Which ways of connecting may be used, best first; empty: all that work here, which are "shm" (to workers on the
-  // same host) and "tcp". One that fails between two workers is left for the next with a line in the log. "ucx" is used
-  // only where it is named, and in programs that are built with it (docs/transport.md).
+  // Which ways of connecting may be used, best first; empty: all that work here, which are "shm" (to workers
+  // on the same host) and "tcp". One that fails between two workers is left for the next with a line in the
+  // log. "ucx" is used only where it is named, and in programs that are built with it (docs/transport.md).
   std::vector<std::string> transports;
   // Connect to every worker before init returns; else on first use.
   bool connect_at_init = false;
@@ -114,8 +118,9 @@ struct RpcBackendOptions {
   // What is accepted from other processes.
   Limits limits;
   // How long shutdown waits for handlers that go on though their calls were cancelled; then it fails with
-  // DeadlineExceeded that names them, and leaves their threads behind. Infinite: no limit. A graceful shutdown cancels no
-  // call before its own timeout: until then it waits for handlers, and says which on standard error.
+  // DeadlineExceeded that names them, and leaves their threads behind. Infinite: no limit. A graceful
+  // shutdown cancels no call before its own timeout: until then it waits for handlers, and says which on
+  // standard error.
   absl::Duration handler_patience = absl::Seconds(30);
   // How much may be under way to one worker, and what becomes of a call beyond that.
   FlowOptions flow;

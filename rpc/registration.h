@@ -115,8 +115,8 @@ const Callee* idempotent_entry(std::string name = cpp_function_name<F>()) {
   return function_entry<F>(std::move(name), /*idempotent=*/true);
 }
 
-// What the macros call. No compiler lets a static_assert judge an overloaded name, so the advice stands in the names of
-// these functions: "no matching function for call to ...".
+// What the macros call. No compiler lets a static_assert judge an overloaded name, so the advice stands in
+// the names of these functions: "no matching function for call to ...".
 template <auto F>
 const Callee* overloads_need_GRADWIRE_RPC_AS() {
   return function_entry<F>();

@@ -48,8 +48,9 @@ int64_t context_id(const C& context) {
 
 // A handle on a value that `agent` owns from now on.
 std::shared_ptr<RRefHandle> own(Agent& agent, std::shared_ptr<void> value, const TypeOps* type);
-// Calls `found` with the value behind a handle of `agent`, which owns it, when it is there: at once, or later on the
-// thread that makes it. DeadlineExceeded when a call that takes `timeout` (none: the agent's rpc_timeout) would end.
+// Calls `found` with the value behind a handle of `agent`, which owns it, when it is there: at once, or later
+// on the thread that makes it. DeadlineExceeded when a call that takes `timeout` (none: the agent's
+// rpc_timeout) would end.
 void find(Agent& agent, const RRefHandle& handle, const std::optional<absl::Duration>& timeout,
           absl::AnyInvocable<void(absl::StatusOr<OwnedValue>)> found);
 // The agent of a handle. Throws FailedPrecondition for nullptr, and when the agent has been shut down.
@@ -139,8 +140,8 @@ class RRef {
     return copy;
   }
 
-  // Of a tensor alone: the backward pass from the value, run by its owner, in an autograd context (the object or its
-  // id). FailedPrecondition in a program without //autograd; else the errors of autograd::backward.
+  // Of a tensor alone: the backward pass from the value, run by its owner, in an autograd context (the object
+  // or its id). FailedPrecondition in a program without //autograd; else the errors of autograd::backward.
   template <class C>
   void backward(const C& context, bool retain_graph = false) const {
     rref_internal::rref_backward()(*this, rref_internal::context_id(context), retain_graph);

@@ -15,8 +15,9 @@ struct Limits {
   // One buffer, and all buffers of one message together, in bytes.
   uint64_t max_buffer_bytes = uint64_t{1} << 37;
   uint64_t max_message_bytes = uint64_t{1} << 38;
-  // Messages that an agent holds because it does not know yet who sent them, or whom they name: on one connection, and on
-  // all together, in bytes of memory. A message beyond that ends its connection with ResourceExhausted.
+  // Messages that an agent holds because it does not know yet who sent them, or whom they name: on one
+  // connection, and on all together, in bytes of memory. A message beyond that ends its connection with
+  // ResourceExhausted.
   uint64_t max_held_bytes = uint64_t{1} << 30;
   uint64_t max_held_bytes_in_all = uint64_t{4} << 30;
   // Connections that came in and whose other end has not been admitted. One more is closed at once.

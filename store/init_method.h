@@ -29,11 +29,11 @@ inline constexpr std::size_t kMaxGroupName = 160;
 struct RendezvousOptions {
   // For all of it, and the store's timeout() afterwards.
   absl::Duration timeout = absl::Seconds(300);
-  // Groups of different names at one address do not see one another. Empty, or a name as in base/name.h of at most
-  // kMaxGroupName characters.
+  // Groups of different names at one address do not see one another. Empty, or a name as in base/name.h of at
+  // most kMaxGroupName characters.
   std::string group_name;
-  // A process that has a rank of such a group may come as that rank again, to the next group: otherwise that is an error
-  // until it has given the first one's store back.
+  // A process that has a rank of such a group may come as that rank again, to the next group: otherwise that
+  // is an error until it has given the first one's store back.
   bool again = false;
 };
 
@@ -45,8 +45,10 @@ inline constexpr int kUnknownWorldSize = -1;
 // Finds the others by one of
 //
 //   env://                  MASTER_ADDR, MASTER_PORT, RANK and WORLD_SIZE of the environment
-//   tcp://host:port         a TcpStore there, hosted by rank 0; without ranks by the first process on that host
-//   tcp://239.x.y.z:port    multicast on the local network, [ff1x::...]:port too; the members choose who hosts
+//   tcp://host:port         a TcpStore there, hosted by rank 0; without ranks by the first process on that
+//                           host
+//   tcp://239.x.y.z:port    multicast on the local network, [ff1x::...]:port too; the members choose who
+//                           hosts
 //   file:///dir/name        a FileStore; the directory must exist
 //
 // and returns when all `world_size` members are there. World size 0 is an open group: nobody is waited for.
@@ -54,12 +56,12 @@ inline constexpr int kUnknownWorldSize = -1;
 // An argument wins over the environment and over "?rank=..&world_size=.." at the end of the method.
 // docs/store.md says more of each.
 //
-// Errors, of which those that concern the group are told at once to all its processes, before it is complete, and after
-// that to who comes in excess: InvalidArgument for a method, rank or world size that cannot be right, for what is
-// missing (all of it, in one message), and for world sizes that differ; AlreadyExists for a rank that two processes
-// claim; each names both processes. NotFound for a directory that does not exist; FailedPrecondition for a port that is
-// taken or a group that is full; Unavailable for a host that cannot be reached; DeadlineExceeded that names the ranks
-// that did not come.
+// Errors, of which those that concern the group are told at once to all its processes, before it is complete,
+// and after that to who comes in excess: InvalidArgument for a method, rank or world size that cannot be
+// right, for what is missing (all of it, in one message), and for world sizes that differ; AlreadyExists for
+// a rank that two processes claim; each names both processes. NotFound for a directory that does not exist;
+// FailedPrecondition for a port that is taken or a group that is full; Unavailable for a host that cannot be
+// reached; DeadlineExceeded that names the ranks that did not come.
 absl::StatusOr<Rendezvous> rendezvous(absl::string_view init_method, int rank = kUnknownRank,
                                       int world_size = kUnknownWorldSize,
                                       const RendezvousOptions& options = {});

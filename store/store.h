@@ -13,8 +13,8 @@
 
 namespace gradwire::store {
 
-// Whether `status` is the DeadlineExceeded of a wait that the store answered: what was waited for is not there. False for
-// the DeadlineExceeded of a call that the store did not answer.
+// Whether `status` is the DeadlineExceeded of a wait that the store answered: what was waited for is not
+// there. False for the DeadlineExceeded of a call that the store did not answer.
 bool is_wait_timeout(const absl::Status& status);
 
 // A small table of keys and values that the processes of a job share: how they find one another, number

@@ -24,18 +24,19 @@ struct TcpStoreOptions {
   bool wait_for_workers = true;
 };
 
-// A store held by one process and used over TCP (proto/store.proto): the one that jobs on several hosts use. The
-// master holds it for as long as its TcpStore lives; afterwards the others' calls end with Unavailable that names host
-// and port: at once if the master left in order, within a second if only its process is gone, else when it could not be
-// reached for 5 s. If another server has taken the master's place, they end with Aborted: the keys are gone. If
-// something else has, with FailedPrecondition.
+// A store held by one process and used over TCP (proto/store.proto): the one that jobs on several hosts use.
+// The master holds it for as long as its TcpStore lives; afterwards the others' calls end with Unavailable
+// that names host and port: at once if the master left in order, within a second if only its process is gone,
+// else when it could not be reached for 5 s. If another server has taken the master's place, they end with
+// Aborted: the keys are gone. If something else has, with FailedPrecondition.
 //
 // After a broken connection set, get, wait, watch and num_keys are repeated within their deadline. add,
 // compare_set and delete_key are not repeated once they may have reached the server, so that none is applied
 // twice: Unavailable from them leaves open whether it was applied.
 //
-// Thread-safe. Opens one connection, and has a thread that sleeps unless there is something to hear; the master also
-// listens on every interface, or on the loopback interface alone if `host` is one of its names or addresses.
+// Thread-safe. Opens one connection, and has a thread that sleeps unless there is something to hear; the
+// master also listens on every interface, or on the loopback interface alone if `host` is one of its names or
+// addresses.
 class TcpStore : public Store {
  public:
   // `port` 0 with is_master: the system chooses, see port(). Throws Error: FailedPrecondition that names the

@@ -19,7 +19,8 @@ struct TcpStoreServerOptions {
   std::string host;
   // 0: the system chooses one.
   int port = 0;
-  // Answers that a client has asked for and not read: beyond them it is refused, and hung up on if it goes on asking.
+  // Answers that a client has asked for and not read: beyond them it is refused, and hung up on if it goes on
+  // asking.
   std::size_t max_unread_bytes = kMaxUnreadBytes;
 };
 
@@ -40,7 +41,8 @@ class TcpStoreServer {
   int port() const;
   // Calls that wait now.
   std::size_t num_waiters() const;
-  // Ends waiting calls with Unavailable and gives their answers up to `grace` to leave; later calls do nothing.
+  // Ends waiting calls with Unavailable and gives their answers up to `grace` to leave; later calls do
+  // nothing.
   void shutdown(absl::Duration grace = absl::Seconds(1));
 
   // What it runs on, for a client in the same process to share.

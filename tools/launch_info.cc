@@ -69,8 +69,8 @@ class Reader {
   std::string wrong_;
 };
 
-// How many tasks Slurm started on a node, from "2(x3),1": two on each of the first three, one on the next. 0 if
-// that does not say it.
+// How many tasks Slurm started on a node, from "2(x3),1": two on each of the first three, one on the next. 0
+// if that does not say it.
 int tasks_on_node(const std::string& list, int node) {
   for (const absl::string_view part : absl::StrSplit(list, ',')) {
     const std::vector<absl::string_view> pair = absl::StrSplit(part, "(x");

@@ -31,8 +31,8 @@ struct LaunchInfo {
   int max_restarts = 0;   // the launcher's --max_restarts
   int round = 0;          // starts of the workers before this one, also those for nodes that came or went
 
-  // The role and the rank within it, "trainer2": names that are unique in the job, as init_rpc() wants them (as
-  // long as no role's name is another's and a number), and the same on every start of the same size.
+  // The role and the rank within it, "trainer2": names that are unique in the job, as init_rpc() wants them
+  // (as long as no role's name is another's and a number), and the same on every start of the same size.
   std::string name() const;
 
   // The device of this worker's tensors: "cuda:<local_rank>" in a build with CUDA (--config=cuda) on a
@@ -40,20 +40,20 @@ struct LaunchInfo {
   // workers on this node than GPUs, with both numbers.
   std::string device() const;
 
-  // Reads RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, which all have to be there, as for torch's env://; and
-  // LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK, GROUP_WORLD_SIZE, ROLE_NAME, ROLE_RANK, ROLE_WORLD_SIZE,
-  // TORCHELASTIC_RUN_ID, TORCHELASTIC_RESTART_COUNT, TORCHELASTIC_MAX_RESTARTS and GRADWIRE_ROUND, which the launcher
-  // sets. Where these are not there, all workers have one role, ROLE_NAME or "default", group_rank is -1, and the rest
-  // is 0 or empty.
+  // Reads RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, which all have to be there, as for torch's env://;
+  // and LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK, GROUP_WORLD_SIZE, ROLE_NAME, ROLE_RANK, ROLE_WORLD_SIZE,
+  // TORCHELASTIC_RUN_ID, TORCHELASTIC_RESTART_COUNT, TORCHELASTIC_MAX_RESTARTS and GRADWIRE_ROUND, which the
+  // launcher sets. Where these are not there, all workers have one role, ROLE_NAME or "default", group_rank
+  // is -1, and the rest is 0 or empty.
   //
-  // Without RANK and WORLD_SIZE: what mpirun (OMPI_COMM_WORLD_..., PMI_...) or, inside a step, srun (SLURM_...) say,
-  // with or without MASTER_ADDR and MASTER_PORT.
+  // Without RANK and WORLD_SIZE: what mpirun (OMPI_COMM_WORLD_..., PMI_...) or, inside a step, srun
+  // (SLURM_...) say, with or without MASTER_ADDR and MASTER_PORT.
   //
   // Throws Error: FailedPrecondition names all that are missing (the program was not started by
   // the launcher), InvalidArgument the first that is not a number or out of range.
   //
-  // From the first call on, an exception that nobody catches and a crash (base/process/crash_handler.h) are left for the
-  // launcher, which shows them when the job has failed: see record_error().
+  // From the first call on, an exception that nobody catches and a crash (base/process/crash_handler.h) are
+  // left for the launcher, which shows them when the job has failed: see record_error().
   static LaunchInfo from_env();
 };
 

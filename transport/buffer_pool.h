@@ -20,10 +20,10 @@ struct BufferPoolOptions {
 // Memory for received buffers, aligned to 64 bytes, with undefined contents.
 //
 // Sizes are rounded up to classes at most a quarter apart. Large blocks are mappings of their own, so what a
-// buffer rounds up to, or a sender announces and never sends, takes address space and no memory; small buffers
-// come from malloc and are not kept. Thread-safe. The pool may be destroyed before its buffers: each lives until
-// its last owner lets go, and is then given back to the system. Releasing a buffer takes none of the pool's locks
-// and may happen on any thread. Several transports may share one.
+// buffer rounds up to, or a sender announces and never sends, takes address space and no memory; small
+// buffers come from malloc and are not kept. Thread-safe. The pool may be destroyed before its buffers: each
+// lives until its last owner lets go, and is then given back to the system. Releasing a buffer takes none of
+// the pool's locks and may happen on any thread. Several transports may share one.
 class BufferPool {
  public:
   // Buffers below this size do not come from the pool's memory.
@@ -41,8 +41,9 @@ class BufferPool {
   // Bytes that are released and kept.
   std::size_t idle_bytes() const;
 
-  // Gives back to the system what has been idle for `options().idle_time` to twice that; the owners of the pool call
-  // this about that often (more often does no harm) for as long as idle_bytes() is not 0. `now` does not go back.
+  // Gives back to the system what has been idle for `options().idle_time` to twice that; the owners of the
+  // pool call this about that often (more often does no harm) for as long as idle_bytes() is not 0. `now`
+  // does not go back.
   void trim(absl::Time now);
 
   const BufferPoolOptions& options() const;

@@ -24,11 +24,13 @@ class ConnectionListener {
  public:
   virtual ~ConnectionListener() = default;
   virtual void on_message(Connection& connection, Message message) = 0;
-  // The bytes that a message may have which begins to arrive now, if that is less than the transport's limits say. Asked
-  // before memory is allocated for it, on the thread of the other calls, by the transports "shm" and "tcp".
+  // The bytes that a message may have which begins to arrive now, if that is less than the transport's limits
+  // say. Asked before memory is allocated for it, on the thread of the other calls, by the transports "shm"
+  // and "tcp".
   virtual uint64_t max_message_bytes() const { return std::numeric_limits<uint64_t>::max(); }
-  // Whether the other end has said who it is, as far as the protocol above asks for that. Asked once for a connection that was
-  // accepted, kIntroductionTimeout later and on the thread of the other calls; the answer false ends the connection.
+  // Whether the other end has said who it is, as far as the protocol above asks for that. Asked once for a
+  // connection that was accepted, kIntroductionTimeout later and on the thread of the other calls; the answer
+  // false ends the connection.
   virtual bool introduced() const { return true; }
   // The last call. `reason`: what the local close() was given; Unavailable when the other end closed, died or
   // could not be reached (with its address and the cause); InvalidArgument when it sent what no frame can be;
@@ -58,17 +60,17 @@ class Connection {
   // delivered.
   virtual void close(absl::Status reason, absl::Duration flush = absl::ZeroDuration()) = 0;
 
-  // Memory of the caller's alone, aligned to 64 bytes, from which a message to this connection may travel without a
-  // copy: when the buffer is sent as it is returned, owned, and nobody else holds its owner. Otherwise it is sent as
-  // any other. ResourceExhausted when there is none.
+  // Memory of the caller's alone, aligned to 64 bytes, from which a message to this connection may travel
+  // without a copy: when the buffer is sent as it is returned, owned, and nobody else holds its owner.
+  // Otherwise it is sent as any other. ResourceExhausted when there is none.
   virtual absl::StatusOr<Buffer> allocate(std::size_t size);
 
-  // Bytes that send() has taken and that have not left yet; 0 where a kind does not count them. For those who answer
-  // whoever asks: an end that asks and does not read makes this grow.
+  // Bytes that send() has taken and that have not left yet; 0 where a kind does not count them. For those who
+  // answer whoever asks: an end that asks and does not read makes this grow.
   virtual std::size_t queued_bytes() { return 0; }
 
-  // Bytes that have come in so far, those of messages that are not complete too; 0 where a kind does not count them.
-  // From any thread.
+  // Bytes that have come in so far, those of messages that are not complete too; 0 where a kind does not
+  // count them. From any thread.
   virtual uint64_t bytes_arrived() const { return 0; }
 
   // Where the other end is, for messages to people.

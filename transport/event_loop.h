@@ -25,15 +25,17 @@ class EventHandler {
   virtual ~EventHandler() = default;
   // `events`: EPOLLIN and its like. Edge-triggered: each change is told once.
   virtual void on_events_in_loop(uint32_t events) = 0;
-  // Whether more is likely to follow soon on the descriptor itself; not for one that only rings for a Pollable.
+  // Whether more is likely to follow soon on the descriptor itself; not for one that only rings for a
+  // Pollable.
   virtual bool brings_more() const { return true; }
 };
 
-// Descriptors, polled memory, times and posted tasks, and what is to run when they are due, one thing at a time, on
-// whichever thread drives (base/threads/poller.h). LoopThread is a thread that drives one for good.
+// Descriptors, polled memory, times and posted tasks, and what is to run when they are due, one thing at a
+// time, on whichever thread drives (base/threads/poller.h). LoopThread is a thread that drives one for good.
 //
-// States: open -> ended (end_in_loop). Methods whose names end in _in_loop are for the thread that drives, which is
-// the one that runs handlers and tasks. The loop shares the handlers that are registered, until they are removed.
+// States: open -> ended (end_in_loop). Methods whose names end in _in_loop are for the thread that drives,
+// which is the one that runs handlers and tasks. The loop shares the handlers that are registered, until they
+// are removed.
 class EventLoop : public Poller {
  public:
   using Task = TimedTasks::Task;
@@ -44,17 +46,17 @@ class EventLoop : public Poller {
   // Runs `task` later. False, without running it ever, once the loop has ended.
   bool post(Task task);
 
-  // Returns when done() is true; drives meanwhile if nobody else does. done() is asked on this thread, and soon after
-  // anything happens in the loop. Not from a task or handler of the loop.
+  // Returns when done() is true; drives meanwhile if nobody else does. done() is asked on this thread, and
+  // soon after anything happens in the loop. Not from a task or handler of the loop.
   void run_until(const std::function<bool()>& done);
 
   // Ends the loop as soon as no task is posted; what is still registered is let go.
   void end_in_loop() { ending_ = true; }
   bool ended() const { return ended_.load(std::memory_order_acquire); }
 
-  // Tells `handler` when there is something to read from `fd`, its end, and where `both_ways` that it takes more (a unix
-  // socket says so whenever its other end reads, which wakes the sleeping thread for nothing). Returns an id for
-  // remove_in_loop.
+  // Tells `handler` when there is something to read from `fd`, its end, and where `both_ways` that it takes
+  // more (a unix socket says so whenever its other end reads, which wakes the sleeping thread for nothing).
+  // Returns an id for remove_in_loop.
   absl::StatusOr<uint64_t> add_in_loop(int fd, std::shared_ptr<EventHandler> handler, bool both_ways = true);
   // Call it before the descriptor is closed. Events that have already been collected are dropped.
   void remove_in_loop(int fd, uint64_t id);
@@ -68,7 +70,8 @@ class EventLoop : public Poller {
   uint64_t schedule_in_loop(absl::Time when, Task task) { return timers_.add(when, std::move(task)); }
   void cancel_in_loop(uint64_t timer) { (void)timers_.take(timer); }
 
-  // Scratch memory for what a handler reads beyond what it knows a place for. Its contents last as long as the call.
+  // Scratch memory for what a handler reads beyond what it knows a place for. Its contents last as long as
+  // the call.
   absl::Span<char> scratch_in_loop() { return absl::MakeSpan(scratch_); }
 
   // Poller

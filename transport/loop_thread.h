@@ -8,8 +8,8 @@
 
 namespace gradwire::transport {
 
-// A thread that drives an event loop until it ends, for transports that nobody else drives. It looks for what comes
-// for as long as `policy` says, then sleeps. Not thread-safe.
+// A thread that drives an event loop until it ends, for transports that nobody else drives. It looks for what
+// comes for as long as `policy` says, then sleeps. Not thread-safe.
 class LoopThread {
  public:
   LoopThread() = default;
@@ -19,8 +19,8 @@ class LoopThread {
 
   // Once. Unavailable when the system has no thread left.
   absl::Status start(std::shared_ptr<EventLoop> loop, WaitPolicy policy);
-  // For a transport: makes `loop` and drives it where nobody gave one; does nothing otherwise. Unavailable as above, and
-  // then `loop` is as it was.
+  // For a transport: makes `loop` and drives it where nobody gave one; does nothing otherwise. Unavailable as
+  // above, and then `loop` is as it was.
   absl::Status provide(std::shared_ptr<EventLoop>& loop, WaitPolicy policy);
   // Ends the loop that provide() made, if any, and joins.
   void end();

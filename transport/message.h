@@ -17,8 +17,8 @@ class Buffer {
     kOwned,
     // The bytes belong to a caller who may change them once his call has returned; see Connection::capture.
     kBorrowed,
-    // Received: the process that sent the bytes can still write to them, though it has promised not to. What must hold
-    // for memory safety is to be checked on a copy.
+    // Received: the process that sent the bytes can still write to them, though it has promised not to. What
+    // must hold for memory safety is to be checked on a copy.
     kForeign,
   };
 

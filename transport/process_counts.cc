@@ -24,8 +24,8 @@ int count_entries(const char* directory) {
   return count;
 }
 
-// With the first report, which may be one that is suppressed, ThreadSanitizer starts a process that names functions, and
-// keeps the pipes to it: they are to be in every count.
+// With the first report, which may be one that is suppressed, ThreadSanitizer starts a process that names
+// functions, and keeps the pipes to it: they are to be in every count.
 void start_symbolizer() {
 #ifdef GRADWIRE_THREAD_SANITIZER
   static const bool started = [] {

@@ -12,7 +12,8 @@
 #include "gradwire/base/testing/status_of.h"
 #include "gtest/gtest.h"
 
-// Forwards that ran outside the Context: what they made cannot be reached by its passes, and somebody says so.
+// Forwards that ran outside the Context: what they made cannot be reached by its passes, and somebody says
+// so.
 namespace gradwire::autograd {
 
 using at::Tensor;

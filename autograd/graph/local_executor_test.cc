@@ -359,7 +359,8 @@ TEST(LocalExecutor, MultiOutputMessageWalksMarkedOutputsAlone) {
   EXPECT_FALSE(called);
 }
 
-// Three messages of one tensor, whose gradients come in the order given; their sum depends on the order of additions.
+// Three messages of one tensor, whose gradients come in the order given; their sum depends on the order of
+// additions.
 float sum_of_three(const std::vector<int>& arrival, bool as_they_arrive) {
   const std::vector<float> values = {1, 1e8f, -1e8f};
   Tensor x = torch::zeros({1}).requires_grad_();

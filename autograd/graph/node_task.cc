@@ -41,8 +41,8 @@ class Collector : public c10::WarningHandler {
   std::string text_;
 };
 
-// Adds to the error of `node` where in the forward it was made: the stack that libtorch kept, when anomaly mode was on
-// there.
+// Adds to the error of `node` where in the forward it was made: the stack that libtorch kept, when anomaly
+// mode was on there.
 absl::Status with_forward_stack(Node& node, absl::Status status) {
   Collector collector;
   {

@@ -13,7 +13,8 @@
 #include "gradwire/rpc/testing/group.h"
 #include "gtest/gtest.h"
 
-// backward() with `inputs`: nothing is computed or sent that their gradients do not depend on; and RRef::backward().
+// backward() with `inputs`: nothing is computed or sent that their gradients do not depend on; and
+// RRef::backward().
 namespace gradwire::autograd {
 
 using at::Tensor;

@@ -237,8 +237,9 @@ TEST_F(PassAbort, StrangerCannotEndAnothersContext) {
     rpc::to_proto(context, *cleanup.mutable_context());
     cleanup.set_low(low);
     return group_[2]
-        ->services().call_service(group_[at]->services().self(), kCleanupService, cleanup.SerializeAsString(), nullptr,
-                       {.deadline = absl::Now() + absl::Seconds(60)})
+        ->services()
+        .call_service(group_[at]->services().self(), kCleanupService, cleanup.SerializeAsString(), nullptr,
+                      {.deadline = absl::Now() + absl::Seconds(60)})
         .result()
         .status();
   };
@@ -279,8 +280,9 @@ TEST_F(PassAbort, ForgedPassesOfALiveContextAreBounded) {
       // A message that was never sent: the pass fails, and is remembered.
       mark.add_marked()->set_message(1'000'000);
       group_[2]
-          ->services().call_service(group_[1]->services().self(), kMarkService, mark.SerializeAsString(), nullptr,
-                         {.deadline = absl::Now() + absl::Seconds(60)})
+          ->services()
+          .call_service(group_[1]->services().self(), kMarkService, mark.SerializeAsString(), nullptr,
+                        {.deadline = absl::Now() + absl::Seconds(60)})
           .result()
           .IgnoreError();
     }
@@ -310,9 +312,9 @@ TEST_F(PassAbort, PlanWithoutATensorOfTheReceiverIsMalformed) {
         sent.set_sender(group_[0]->services().self().incarnation);
         sent.add_outputs(i);
       }
-      const auto reply =
-          group_[2]->services().call_service(group_[1]->services().self(), kFinishService, finish.SerializeAsString(), nullptr,
-                                  {.deadline = absl::Now() + absl::Seconds(60)});
+      const auto reply = group_[2]->services().call_service(group_[1]->services().self(), kFinishService,
+                                                            finish.SerializeAsString(), nullptr,
+                                                            {.deadline = absl::Now() + absl::Seconds(60)});
       ASSERT_TRUE(reply.result().ok()) << reply.result().status();
       proto::PassAnswer answer;
       ASSERT_TRUE(answer.ParseFromString(reply.result()->body));
@@ -338,8 +340,9 @@ TEST_F(PassAbort, MessageOfAReleasedContextIsDroppedAndCounted) {
   }
   expect_nothing_left({0, 1});
   EXPECT_EQ(statistics(*group_[1]).late_messages, 0u);
-  const auto reply = group_[0]->services().call_service(group_[1]->services().self(), kMarkService, mark.SerializeAsString(),
-                                             nullptr, {.deadline = absl::Now() + absl::Seconds(30)});
+  const auto reply =
+      group_[0]->services().call_service(group_[1]->services().self(), kMarkService, mark.SerializeAsString(),
+                                         nullptr, {.deadline = absl::Now() + absl::Seconds(30)});
   EXPECT_EQ(reply.result().status().code(), absl::StatusCode::kNotFound) << reply.result().status();
   EXPECT_EQ(statistics(*group_[1]).late_messages, 1u);
   EXPECT_EQ(statistics(*group_[1]).contexts, 0u);

@@ -12,21 +12,21 @@
 
 namespace gradwire {
 
-// An epoll(7): waits for descriptors, each of which its user knows by a number. Thread-safe once it is made, as the
-// system's calls are. Owns no descriptor that is added; whoever adds one removes it before closing it.
+// An epoll(7): waits for descriptors, each of which its user knows by a number. Thread-safe once it is made,
+// as the system's calls are. Owns no descriptor that is added; whoever adds one removes it before closing it.
 class Epoll {
  public:
   // Unavailable when the system has no descriptor left.
   static absl::StatusOr<Epoll> create();
 
-  // `events` as epoll has them: EPOLLIN, EPOLLOUT, EPOLLET (0: errors and hang-ups only). PermissionDenied for a plain
-  // file, which is always ready and cannot be waited for; Unavailable with any other cause.
+  // `events` as epoll has them: EPOLLIN, EPOLLOUT, EPOLLET (0: errors and hang-ups only). PermissionDenied
+  // for a plain file, which is always ready and cannot be waited for; Unavailable with any other cause.
   absl::Status add(int fd, uint32_t events, uint64_t id) const;
   void change(int fd, uint32_t events, uint64_t id) const;
   void remove(int fd) const;
 
-  // Waits until something happens, at most for so long; -1: indefinitely. The events at the front of `room`, of which
-  // there are none when the time is up or a signal interrupted. `data.u64` is the number.
+  // Waits until something happens, at most for so long; -1: indefinitely. The events at the front of `room`,
+  // of which there are none when the time is up or a signal interrupted. `data.u64` is the number.
   absl::Span<const epoll_event> wait(absl::Span<epoll_event> room, int milliseconds) const;
 
   // For another one that watches this one.

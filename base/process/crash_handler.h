@@ -4,19 +4,21 @@
 
 namespace gradwire {
 
-// From here on a crash (SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT) says on standard error what it has interrupted,
+// From here on a crash (SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT) says on standard error what it has
+// interrupted,
 //   worker "server0" was killed by SIGSEGV at address 0x0 while serving "scale" for worker "trainer1"
 //     @ 0x55d2a8  demo::scale()
-// and leaves the first line for the launcher (base/process/last_words.h). Then the program ends as it would have,
-// with the same signal and the same core file.
+// and leaves the first line for the launcher (base/process/last_words.h). Then the program ends as it would
+// have, with the same signal and the same core file.
 //
-// Does nothing with GRADWIRE_CRASH_HANDLER=0 in the environment, under a sanitizer, which has a handler of its own, and
-// for a signal that the program handles itself. Later calls change nothing. Thread-safe. It belongs to the process, as
-// signals do.
+// Does nothing with GRADWIRE_CRASH_HANDLER=0 in the environment, under a sanitizer, which has a handler of
+// its own, and for a signal that the program handles itself. Later calls change nothing. Thread-safe. It
+// belongs to the process, as signals do.
 void install_crash_handler();
 
-// What the calling thread does while the object lives: `self`, a worker, serves `callee` for worker `caller`. A thread
-// that serves inside of serving goes back to what it did before. The texts outlive the object, which costs two writes.
+// What the calling thread does while the object lives: `self`, a worker, serves `callee` for worker `caller`.
+// A thread that serves inside of serving goes back to what it did before. The texts outlive the object, which
+// costs two writes.
 class ServingScope {
  public:
   ServingScope(absl::string_view self, absl::string_view callee, absl::string_view caller);

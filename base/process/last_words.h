@@ -4,9 +4,9 @@
 
 namespace gradwire {
 
-// What a process leaves for the launcher that started it when it can no longer run ordinary code: the file that
-// TORCHELASTIC_ERROR_FILE names, in torchelastic's format. tools/launch/process/error_file.h reads it, and writes
-// such files with more fields.
+// What a process leaves for the launcher that started it when it can no longer run ordinary code: the file
+// that TORCHELASTIC_ERROR_FILE names, in torchelastic's format. tools/launch/process/error_file.h reads it,
+// and writes such files with more fields.
 
 // Notes the file's name and the process. Not async-signal-safe; later calls change nothing. Thread-safe.
 void prepare_last_words();
@@ -17,8 +17,9 @@ enum class LastWords {
   kLeftItsGroup,
 };
 
-// Writes the file, unless it is there already: whoever wrote it knew more. Nothing before prepare_last_words(), without
-// a file's name, or in a forked child. At most 1 KiB of `message` is written. Async-signal-safe.
+// Writes the file, unless it is there already: whoever wrote it knew more. Nothing before
+// prepare_last_words(), without a file's name, or in a forked child. At most 1 KiB of `message` is written.
+// Async-signal-safe.
 void leave_last_words(absl::string_view message, LastWords kind);
 
 }  // namespace gradwire

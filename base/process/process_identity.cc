@@ -24,7 +24,8 @@ struct Stat {
   uint64_t started = 0;
 };
 
-// /proc/ID/stat: "id (name) state ..."; the name may hold anything, so fields are counted from its last parenthesis.
+// /proc/ID/stat: "id (name) state ..."; the name may hold anything, so fields are counted from its last
+// parenthesis.
 Stat read_stat(int64_t id) {
   Stat stat;
   std::FILE* const file = std::fopen(absl::StrCat("/proc/", id, "/stat").c_str(), "re");

@@ -3,8 +3,8 @@
 
 #include <cstdlib>
 
-// Replaces libc's function in tests that declare `threads = False`. Such tests do not run under ThreadSanitizer, so
-// a thread that one of them starts would never be checked.
+// Replaces libc's function in tests that declare `threads = False`. Such tests do not run under
+// ThreadSanitizer, so a thread that one of them starts would never be checked.
 extern "C" int pthread_create(pthread_t* /*thread*/, const pthread_attr_t* /*attributes*/,
                               void* (* /*function*/)(void*), void* /*argument*/) {
   static constexpr char kMessage[] =

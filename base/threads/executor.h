@@ -37,12 +37,13 @@ class Executor {
   bool post(Task& task);
   bool post(Task&& task) { return post(task); }
 
-  // The same, but the task starts from the clean ExecutionState. `cost`, which lives for ever: of tasks of its kind.
+  // The same, but the task starts from the clean ExecutionState. `cost`, which lives for ever: of tasks of
+  // its kind.
   virtual bool post_clean(Task& task, TaskCost* cost = nullptr) = 0;
   bool post_clean(Task&& task, TaskCost* cost = nullptr) { return post_clean(task, cost); }
 
-  // For a thread that is about to sleep until `done`: does what the executor's tasks wait for meanwhile, for a while
-  // and not beyond `deadline`. Whether it is done.
+  // For a thread that is about to sleep until `done`: does what the executor's tasks wait for meanwhile, for
+  // a while and not beyond `deadline`. Whether it is done.
   virtual bool look_until(const std::atomic<bool>& done, absl::Time deadline) { return done.load(); }
 
   // Runs `task` later, or here and now if the executor has shut down: for what must run exactly once.
@@ -53,8 +54,8 @@ class Executor {
 
  protected:
   friend class BlockingScope;
-  // The calling task is about to wait; `looks`: and calls look_until first. ResourceExhausted when no thread would be
-  // left to run what it waits for.
+  // The calling task is about to wait; `looks`: and calls look_until first. ResourceExhausted when no thread
+  // would be left to run what it waits for.
   virtual absl::Status begin_blocking(bool looks) = 0;
   virtual void end_blocking() = 0;
   static void set_current(Executor* executor);

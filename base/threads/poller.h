@@ -6,8 +6,8 @@ namespace gradwire {
 
 // Work that is found by looking for it: what arrives from other processes, for whichever thread looks.
 //
-// One thread drives at a time; whoever wants the news drives: a pool thread that has nothing else to do, or one
-// that waits for an answer. So no thread stands between the arrival and the one who wants it.
+// One thread drives at a time; whoever wants the news drives: a pool thread that has nothing else to do, or
+// one that waits for an answer. So no thread stands between the arrival and the one who wants it.
 //
 //   if (poller.try_enter()) {
 //     SpinWait wait(policy);
@@ -26,9 +26,9 @@ class Poller {
   virtual bool poll() = 0;
   // (driver) Ends driving. What arrives from now on wakes a thread in sleep().
   virtual void leave() = 0;
-  // (driver) Ends driving for a short time: nobody is woken meanwhile, and whoever comes may drive. The caller comes
-  // back soon, or somebody else is sent. `several`: it runs more than one task meanwhile, and what they send may leave
-  // together when it is back.
+  // (driver) Ends driving for a short time: nobody is woken meanwhile, and whoever comes may drive. The
+  // caller comes back soon, or somebody else is sent. `several`: it runs more than one task meanwhile, and
+  // what they send may leave together when it is back.
   virtual void pause(bool several) = 0;
   // What this thread's tasks have sent since, and what was to leave together, leaves now.
   virtual void flush() {}

@@ -26,16 +26,18 @@ namespace {
 constexpr int kSpareThreads = 2;
 // After so many standstills in a row one task more may run although no thread sleeps: something may spin.
 constexpr int kPatience = 100;
-// Short tasks that a thread runs before it looks at the poller again, so that their answers can leave together.
+// Short tasks that a thread runs before it looks at the poller again, so that their answers can leave
+// together.
 constexpr int kTasksInARow = 8;
 // A task that is expected to take longer is not run by the leader without another to lead.
 constexpr std::chrono::nanoseconds kShortTask = std::chrono::microseconds(100);
 // Tasks that the leader queues wake nobody while all of them together take less.
 constexpr std::chrono::nanoseconds kShortQueue = std::chrono::microseconds(250);
-// How long nobody need lead while a task runs that was expected to be short. Watching costs a thread a wake each time.
+// How long nobody need lead while a task runs that was expected to be short. Watching costs a thread a wake
+// each time.
 constexpr absl::Duration kUnattended = absl::Milliseconds(1);
-// The same while leaders come and go at least so often between two looks: what runs is short, and each look takes time
-// from it.
+// The same while leaders come and go at least so often between two looks: what runs is short, and each look
+// takes time from it.
 constexpr absl::Duration kUnattendedWhenBrisk = absl::Milliseconds(4);
 constexpr uint64_t kBrisk = 50;
 // Looks that found a leader in its place before the watch ends.
@@ -105,7 +107,8 @@ bool ThreadPool::post_clean(Task& task, TaskCost* cost) {
   if (stopping_ && total_ == 0) return false;
   queue_.push({std::move(task), cost});
   update_startable_locked();
-  // The thread that leads comes here next, and runs short tasks one after the other faster than it wakes others.
+  // The thread that leads comes here next, and runs short tasks one after the other faster than it wakes
+  // others.
   const bool back_soon = leading_pool == this || (back_soon_pool == this && cost != nullptr);
   if (back_soon && signal_.startable.load() && queue_.nanoseconds() < kShortQueue.count()) {
     supervisor_sleep_.call(kUnattended);  // Should it not come.

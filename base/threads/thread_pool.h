@@ -21,8 +21,8 @@ namespace gradwire {
 
 // What a pool's leader asks without the pool's mutex.
 struct LeaderSignal {
-  // A task is queued and may start, or the pool stops. Orders post_clean() and the leader's falling asleep, with
-  // leader_asleep.
+  // A task is queued and may start, or the pool stops. Orders post_clean() and the leader's falling asleep,
+  // with leader_asleep.
   std::atomic<bool> startable{false};
   std::atomic<bool> several_queued{false};
   std::atomic<bool> leader_asleep{false};
@@ -37,14 +37,16 @@ struct LeaderSignal {
 // task more may run. Threads that compute are given longer, lest a long queue of long tasks start a thread
 // for each.
 //
-// With a `poller`, one thread that has no task leads: it drives the poller, and when that brings a task, runs it
-// itself, so that what is short wakes nobody. While it runs one nobody leads. Another thread takes the lead at once
-// when tasks of that kind have been taking long (TaskCost), when the task waits and has stopped driving the poller
-// itself, or else after kUnattended. A thread outside the pool that waits drives the poller too (look_until).
+// With a `poller`, one thread that has no task leads: it drives the poller, and when that brings a task, runs
+// it itself, so that what is short wakes nobody. While it runs one nobody leads. Another thread takes the
+// lead at once when tasks of that kind have been taking long (TaskCost), when the task waits and has stopped
+// driving the poller itself, or else after kUnattended. A thread outside the pool that waits drives the
+// poller too (look_until).
 //
-// There are at most `max_threads`, and one more to lead where all of them are in use. If blocking would leave no thread
-// that can run, the wait fails with ResourceExhausted. When tasks that block without saying so have used up all of them, an error is logged.
-// Threads in excess of num_threads, but for a few spare ones, end when they run out of work.
+// There are at most `max_threads`, and one more to lead where all of them are in use. If blocking would leave
+// no thread that can run, the wait fails with ResourceExhausted. When tasks that block without saying so have
+// used up all of them, an error is logged. Threads in excess of num_threads, but for a few spare ones, end
+// when they run out of work.
 //
 // Thread-safe. shutdown() (or the destructor) runs what is queued, and what that posts, and joins every
 // thread. Neither may be called from a task of the pool: where a task may hold the last reference, call
@@ -86,8 +88,8 @@ class ThreadPool : public Executor {
 
   void work(std::list<Worker>::iterator self);
   void run(Queued task);
-  // Waits for a task that may start and takes it; none when the thread is to end. `in_a_row`: tasks that the thread has
-  // run since it looked at the poller last.
+  // Waits for a task that may start and takes it; none when the thread is to end. `in_a_row`: tasks that the
+  // thread has run since it looked at the poller last.
   Queued next_task_locked(int& in_a_row) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Drives the poller until a task may start. The lock is given up meanwhile.
   void lead_locked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -96,8 +98,8 @@ class ThreadPool : public Executor {
   // After every change of the queue or the free places.
   void update_startable_locked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   int free_places_locked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Sees to it that as many threads are on their way to the queue as there are tasks that may start. A leader that is
-  // awake is one of them, unless it has been away for too long.
+  // Sees to it that as many threads are on their way to the queue as there are tasks that may start. A leader
+  // that is awake is one of them, unless it has been away for too long.
   void dispatch_locked(bool count_leader = true) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // `beyond` max_threads.
   bool start_worker_locked(int beyond = 0) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -192,7 +192,8 @@ TEST(PollingPool, WaitingThreadDrivesInTheCleanState) {
   pool->shutdown();
 }
 
-// Both tasks are left to the thread that leads, each long enough for another to be sent to lead, and both wait.
+// Both tasks are left to the thread that leads, each long enough for another to be sent to lead, and both
+// wait.
 TEST(PollingPool, TwoTasksOfOneLookThatWaitAreAnswered) {
   auto poller = std::make_shared<FakePoller>();
   ThreadPool::Options options = with(poller, 4);

@@ -78,8 +78,8 @@ TEST(ThreadPool, FiftyNestedWaitsWithOneThread) {
 }
 
 TEST(ThreadPool, TaskThatHoldsAMutexAnotherWantsIsRescued) {
-  // Long enough that rescuing what spins, which takes a hundred times as long, is told from this, also where the
-  // machine stands still for seconds.
+  // Long enough that rescuing what spins, which takes a hundred times as long, is told from this, also where
+  // the machine stands still for seconds.
   constexpr absl::Duration kStallLimit = absl::Milliseconds(400);
   ThreadPool pool({.num_threads = 1, .stall_limit = kStallLimit});
   const absl::Time start = Clock::system().now();
@@ -111,8 +111,8 @@ TEST(ThreadPool, TaskThatSpinsForAnotherIsRescued) {
 }
 
 TEST(ThreadPool, LongComputationsStartNoThreads) {
-  // What computes is taken for what spins after a hundred times as long: far more than a loaded machine keeps a thread
-  // waiting.
+  // What computes is taken for what spins after a hundred times as long: far more than a loaded machine keeps
+  // a thread waiting.
   ThreadPool pool({.num_threads = 2, .stall_limit = absl::Milliseconds(10)});
   std::atomic<int> most{0};
   for (int i = 0; i < 4; ++i) {

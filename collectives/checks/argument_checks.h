@@ -13,8 +13,8 @@
 
 namespace gradwire::collectives {
 
-// What can be known of a call's arguments before anything is sent. All errors are InvalidArgument and say which argument
-// and what it is. Of one group; thread-safe.
+// What can be known of a call's arguments before anything is sent. All errors are InvalidArgument and say
+// which argument and what it is. Of one group; thread-safe.
 class ArgumentChecks {
  public:
   struct Group {

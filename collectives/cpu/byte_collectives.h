@@ -7,10 +7,10 @@
 
 namespace gradwire::collectives::cpu {
 
-// The collectives of one member of a group, on bytes. Operations are called one at a time and in the same order, with the
-// same sizes, by all members. They return when this member's part is done, and nothing of another's uses its memory any
-// more. Results have the same bits on all members. Errors name members as "rank N": Unavailable (gone), DeadlineExceeded
-// (waited for); after one of these every call returns Aborted.
+// The collectives of one member of a group, on bytes. Operations are called one at a time and in the same
+// order, with the same sizes, by all members. They return when this member's part is done, and nothing of
+// another's uses its memory any more. Results have the same bits on all members. Errors name members as "rank
+// N": Unavailable (gone), DeadlineExceeded (waited for); after one of these every call returns Aborted.
 class ByteCollectives {
  public:
   virtual ~ByteCollectives() = default;
@@ -26,7 +26,8 @@ class ByteCollectives {
   virtual absl::Status scatter(Span data, absl::Span<const Span> inputs, int root, absl::Time deadline) = 0;
   virtual absl::Status reduce_scatter(Span output, absl::Span<const Span> inputs, const Reducer& reducer,
                                       absl::Time deadline) = 0;
-  // Sizes may differ: what rank i sends to j is what j expects from i. InvalidArgument, naming both, otherwise.
+  // Sizes may differ: what rank i sends to j is what j expects from i. InvalidArgument, naming both,
+  // otherwise.
   virtual absl::Status all_to_all(absl::Span<const Span> outputs, absl::Span<const Span> inputs,
                                   absl::Time deadline) = 0;
 };

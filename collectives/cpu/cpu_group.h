@@ -19,8 +19,9 @@
 
 namespace gradwire::collectives::cpu {
 
-// Collectives between any ranks: through shared memory where all are on one host, by messages where they are not, and by
-// both, reduced on each host before and spread on each host after, where hosts have several ranks.
+// Collectives between any ranks: through shared memory where all are on one host, by messages where they are
+// not, and by both, reduced on each host before and spread on each host after, where hosts have several
+// ranks.
 //
 // Errors name ranks of the group. Not thread-safe but for send, receive and abort.
 class CpuGroup final : public ByteCollectives {
@@ -51,8 +52,8 @@ class CpuGroup final : public ByteCollectives {
 
   GRADWIRE_BYTE_COLLECTIVES;
 
-  // As Mesh's, between ranks of the group. By way of memory where all share one host; else all by messages, so that they
-  // stay in order whatever they come from.
+  // As Mesh's, between ranks of the group. By way of memory where all share one host; else all by messages,
+  // so that they stay in order whatever they come from.
   Future<void> send(int dst, int64_t tag, Span data, absl::Time deadline);
   Future<int> receive(int src, int64_t tag, Span data, absl::Time deadline);
   // The same where it can be done at once, or takes some microseconds; none: nothing has happened.
@@ -78,7 +79,8 @@ class CpuGroup final : public ByteCollectives {
   }
   bool leads() const { return layout_.host == nullptr || layout_.host->rank() == 0; }
   std::vector<int> in_world(const std::vector<int>& members) const;
-  // Of an operation over hosts: members that wait elsewhere for this one's part must hear that it does not come.
+  // Of an operation over hosts: members that wait elsewhere for this one's part must hear that it does not
+  // come.
   absl::Status over_hosts(absl::Status status);
 
   const Options options_;

@@ -18,9 +18,10 @@ namespace gradwire::collectives::cpu {
 
 // Collectives between ranks that share a host, through memory that they share. One member's end.
 //
-// Every operation is a number of turns (HostTurns). Of data that is short, number and bytes are in one cache line; long
-// data goes in pieces that fit a slot. To read from the others' own memory instead (process_vm_readv) was slower, at every
-// size that was measured, than two copies by way of slots that stay in the caches; and many systems forbid it.
+// Every operation is a number of turns (HostTurns). Of data that is short, number and bytes are in one cache
+// line; long data goes in pieces that fit a slot. To read from the others' own memory instead
+// (process_vm_readv) was slower, at every size that was measured, than two copies by way of slots that stay
+// in the caches; and many systems forbid it.
 //
 // Not thread-safe but for abort().
 class HostGroup final : public ByteCollectives {
@@ -49,7 +50,8 @@ class HostGroup final : public ByteCollectives {
   absl::Status all_reduce_inline(Span data, const Reducer& reducer, absl::Time deadline);
   absl::Status all_reduce_flat(Span data, const Reducer& reducer, absl::Time deadline);
   absl::Status all_reduce_two_phase(Span data, const Reducer& reducer, absl::Time deadline);
-  // Calls `piece` with offset and length of each part of `bytes` bytes that fits into `room`; once where bytes is 0.
+  // Calls `piece` with offset and length of each part of `bytes` bytes that fits into `room`; once where
+  // bytes is 0.
   static absl::Status in_pieces(
       std::size_t bytes, std::size_t room,
       absl::FunctionRef<absl::Status(std::size_t offset, std::size_t length)> piece);

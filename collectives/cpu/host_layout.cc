@@ -11,8 +11,8 @@
 namespace gradwire::collectives::cpu {
 namespace {
 
-// Of what keeps memory from being shared, the user's timeout alone ends the group: messages would come no sooner from a
-// member that is not there. A store that fails says so again in the exchange that follows.
+// Of what keeps memory from being shared, the user's timeout alone ends the group: messages would come no
+// sooner from a member that is not there. A store that fails says so again in the exchange that follows.
 bool is_out_of_time(const absl::Status& status) { return absl::IsDeadlineExceeded(status); }
 
 // The members come together over the store, in steps that all go through.
@@ -95,8 +95,8 @@ absl::Status HostLayoutFormation::share_memory() {
     }
   }
   GRADWIRE_ASSIGN_OR_RETURN(const std::vector<std::string> failures, exchange("shares", failure));
-  // Where it does not work for one member, it works for none of its host: another may have joined before that one gave up,
-  // and would wait for it in the memory. There each member is a host of its own.
+  // Where it does not work for one member, it works for none of its host: another may have joined before that
+  // one gave up, and would wait for it in the memory. There each member is a host of its own.
   std::vector<bool> apart(failures.size());
   for (int member = 0; member < options_.size; ++member) {
     if (!failures[member].empty()) apart[layout_.leader_of[member]] = true;

@@ -44,8 +44,8 @@ struct HostLayoutOptions {
   std::shared_ptr<Executor> executor;
 };
 
-// Called by all members. A host whose members cannot share memory counts as one host for each of them, with a line in the
-// log. Errors: DeadlineExceeded (a member did not come); the store's.
+// Called by all members. A host whose members cannot share memory counts as one host for each of them, with a
+// line in the log. Errors: DeadlineExceeded (a member did not come); the store's.
 absl::StatusOr<HostLayout> lay_out_hosts(const HostLayoutOptions& options);
 
 }  // namespace gradwire::collectives::cpu

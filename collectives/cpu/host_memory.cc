@@ -67,10 +67,12 @@ struct Published {
   }
 };
 
-// Opens the shared memory behind a descriptor of another process. To open some files has effects: a device may act, a
-// pipe may block. The entry may name any file. So:
-//   1. O_PATH finds out what the file is without opening it. (O_NOFOLLOW is of no use: entries of /proc/PID/fd are links.)
-//   2. Only a file in memory that belongs to this user is opened, by way of what step 1 holds, so that it is the same.
+// Opens the shared memory behind a descriptor of another process. To open some files has effects: a device
+// may act, a pipe may block. The entry may name any file. So:
+//   1. O_PATH finds out what the file is without opening it. (O_NOFOLLOW is of no use: entries of
+//      /proc/PID/fd are links.)
+//   2. Only a file in memory that belongs to this user is opened, by way of what step 1 holds, so that it is
+//      the same.
 absl::StatusOr<Descriptor> open_memory(const std::string& path) {
   const Descriptor found(::open(path.c_str(), O_PATH | O_CLOEXEC));
   if (!found.valid()) return errno_status(absl::StrCat("cannot open ", path), errno);

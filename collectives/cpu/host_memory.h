@@ -15,12 +15,12 @@
 
 namespace gradwire::collectives::cpu {
 
-// What processes must have in common to share memory: the running system, the network and process namespaces, the user.
-// Empty when the system does not say; then nothing is shared.
+// What processes must have in common to share memory: the running system, the network and process namespaces,
+// the user. Empty when the system does not say; then nothing is shared.
 std::string host_key();
 
-// Memory that the ranks of one group on one host share, and what each says of itself there. Every process may write
-// anything there: what is read is compared or bounded, never trusted.
+// Memory that the ranks of one group on one host share, and what each says of itself there. Every process may
+// write anything there: what is read is compared or bounded, never trusted.
 class HostMemory {
  public:
   // Payload that lies beside a sequence number, in the cache line that is fetched to see it.
@@ -60,9 +60,10 @@ class HostMemory {
     std::size_t slot_bytes = std::size_t{1} << 20;
     absl::Duration timeout = absl::Seconds(60);
   };
-  // Returns when all members have joined. A member that cannot make or reach the memory says so to the others, which then
-  // fail with Unavailable without waiting for it. Unavailable or InvalidArgument when the memory cannot be made or
-  // reached; the store's errors, of which DeadlineExceeded means that a member said nothing in time.
+  // Returns when all members have joined. A member that cannot make or reach the memory says so to the
+  // others, which then fail with Unavailable without waiting for it. Unavailable or InvalidArgument when the
+  // memory cannot be made or reached; the store's errors, of which DeadlineExceeded means that a member said
+  // nothing in time.
   static absl::StatusOr<std::unique_ptr<HostMemory>> join(const Options& options);
   // The others see that this member has left.
   ~HostMemory();

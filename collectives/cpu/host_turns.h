@@ -14,12 +14,13 @@ namespace gradwire::collectives::cpu {
 
 // The turns that operations of a group on one host are made of. One member's end.
 //
-// All members count turns alike. In a turn a member writes what it brings into its slot, publishes it by the turn's number
-// in its line, and reads the slots of others that have published theirs. Turns alternate between two slots: a member
-// begins turn t when all have begun t-1, so nobody reads any more what t-2 left in the slot.
+// All members count turns alike. In a turn a member writes what it brings into its slot, publishes it by the
+// turn's number in its line, and reads the slots of others that have published theirs. Turns alternate
+// between two slots: a member begins turn t when all have begun t-1, so nobody reads any more what t-2 left
+// in the slot.
 //
-// A member that waits spins, then yields, then sleeps on a futex; asleep it checks now and then whether the deadline has
-// come or a member is gone. Not thread-safe but for fail().
+// A member that waits spins, then yields, then sleeps on a futex; asleep it checks now and then whether the
+// deadline has come or a member is gone. Not thread-safe but for fail().
 class HostTurns {
  public:
   // `names`: what errors call the members; empty: 0, 1, ...
@@ -49,7 +50,8 @@ class HostTurns {
   }
   absl::Status wait(int member, uint64_t turn, absl::Time deadline);
   absl::Status wait_asleep(int member, uint64_t turn, absl::Time deadline);
-  // Whether a member that has not begun the turn was on the core that this thread runs on when it began its last one.
+  // Whether a member that has not begun the turn was on the core that this thread runs on when it began its
+  // last one.
   bool core_is_wanted(uint64_t turn) const;
   void wake_sleepers();
   // Why the group is broken, as its breaker found it; OK while it is not.

@@ -8,7 +8,8 @@
 
 namespace gradwire::collectives::cpu {
 
-// A Reducer as a plain loop over T, which the compiler vectorises under -O3; quick to enter, for what is short.
+// A Reducer as a plain loop over T, which the compiler vectorises under -O3; quick to enter, for what is
+// short.
 template <class T, class Function>
 class PlainReducer final : public Reducer {
  public:

@@ -14,8 +14,8 @@
 namespace gradwire::collectives::cpu {
 namespace {
 
-// libtorch's vectorised kernels. Each call is short enough to stay on this thread: from 32768 elements on libtorch would
-// hand parts to threads of its own, of which every rank has as many as there are cores.
+// libtorch's vectorised kernels. Each call is short enough to stay on this thread: from 32768 elements on
+// libtorch would hand parts to threads of its own, of which every rank has as many as there are cores.
 class TorchReducer final : public Reducer {
  public:
   // `quick`, which may be nullptr: does the same with less ado, for what is short.

@@ -27,8 +27,8 @@ class Reducer {
   virtual ~Reducer() = default;
 
   std::size_t element_size() const { return element_size_; }
-  // out = a (+) b, for `bytes` bytes, a multiple of the element size. `out` is one of the two or overlaps neither; all are
-  // aligned as an element is. The same operands in the same order give the same bits.
+  // out = a (+) b, for `bytes` bytes, a multiple of the element size. `out` is one of the two or overlaps
+  // neither; all are aligned as an element is. The same operands in the same order give the same bits.
   virtual void combine(void* out, const void* a, const void* b, std::size_t bytes) const = 0;
   // into = into (+) from.
   void reduce(void* into, const void* from, std::size_t bytes) const { combine(into, into, from, bytes); }

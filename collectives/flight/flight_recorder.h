@@ -12,8 +12,9 @@
 
 namespace gradwire::collectives {
 
-// The last operations of one group, for whoever has to find out why a job stands still. Recording allocates nothing and
-// takes no lock. Thread-safe; a record that is overwritten while it is read is left out of the text.
+// The last operations of one group, for whoever has to find out why a job stands still. Recording allocates
+// nothing and takes no lock. Thread-safe; a record that is overwritten while it is read is left out of the
+// text.
 class FlightRecorder {
  public:
   static constexpr uint64_t kCapacity = 2000;
@@ -45,8 +46,8 @@ class FlightRecorder {
  private:
   static constexpr int kSizes = 4;
 
-  // Of one record: a cache line. Atomic words, so that a reader at worst finds a record to be left out. Times are
-  // milliseconds since the recorder was made.
+  // Of one record: a cache line. Atomic words, so that a reader at worst finds a record to be left out. Times
+  // are milliseconds since the recorder was made.
   struct alignas(64) Slot {
     // Of the record's number, plus one; 0 while it is being written.
     std::atomic<uint32_t> number{0};

@@ -41,8 +41,8 @@ void forget(store::Store& store, absl::string_view key, int size);
 // The barriers of one group that name the ranks that do not come: rounds without a text. Not thread-safe.
 class MonitoredBarrier {
  public:
-  // All ranks call it equally often. Gives `round` its key, and its deadline from `timeout`. Errors as agree(),
-  // DeadlineExceeded with the time.
+  // All ranks call it equally often. Gives `round` its key, and its deadline from `timeout`. Errors as
+  // agree(), DeadlineExceeded with the time.
   absl::Status run(Agreement round, absl::Duration timeout);
 
  private:

@@ -30,20 +30,21 @@ struct BackendContext {
   // The CUDA device of this rank, or -1.
   int device_id = -1;
   std::map<std::string, std::string> options;
-  // GroupBackend::world_state() of the world's backend, if that is of the same kind; nullptr for the world itself.
+  // GroupBackend::world_state() of the world's backend, if that is of the same kind; nullptr for the world
+  // itself.
   std::shared_ptr<void> world_state;
 };
 
-// Called by all members at about the same time; may use the store, and need not wait for the others. An error on one
-// rank becomes an error on all. InvalidArgument for options it does not know.
+// Called by all members at about the same time; may use the store, and need not wait for the others. An error
+// on one rank becomes an error on all. InvalidArgument for options it does not know.
 using BackendFactory = absl::StatusOr<std::unique_ptr<GroupBackend>> (*)(const BackendContext& context);
 
 struct BackendEntry {
   BackendFactory make = nullptr;
   // Rank and world size as the backend's own launcher has them (mpirun); nullptr where it has none.
   absl::StatusOr<std::pair<int, int>> (*launch_place)() = nullptr;
-  // A store for all that were launched, where the backend can provide one and the init method is env:// without
-  // MASTER_PORT.
+  // A store for all that were launched, where the backend can provide one and the init method is env://
+  // without MASTER_PORT.
   absl::StatusOr<std::shared_ptr<store::Store>> (*launch_store)(absl::Duration timeout) = nullptr;
   // Whether it takes CUDA tensors (mpi: whether Open MPI can); nullptr: kNccl does, others do not.
   bool (*takes_cuda)() = nullptr;

@@ -12,7 +12,8 @@
 
 namespace gradwire::collectives {
 
-// Who a group's member is, and what it has done: shared with callbacks that may outlive the group. Thread-safe.
+// Who a group's member is, and what it has done: shared with callbacks that may outlive the group.
+// Thread-safe.
 struct GroupIdentity {
   GroupIdentity(std::string name, int rank, std::vector<int> ranks, bool is_world);
 
@@ -23,8 +24,9 @@ struct GroupIdentity {
   const std::vector<int> ranks;
   const bool is_world;
 
-  // Notes how an operation ended. An error gets the operation, the group and the rank before its message, and what its
-  // rank numbers mean after it; the first that is a timeout has the flight record written to the log.
+  // Notes how an operation ended. An error gets the operation, the group and the rank before its message, and
+  // what its rank numbers mean after it; the first that is a timeout has the flight record written to the
+  // log.
   absl::Status end(const OperationRecord& record, uint64_t sequence, uint64_t entry, absl::Status status);
 
   FlightRecorder recorder;

@@ -9,8 +9,8 @@
 
 namespace gradwire::collectives {
 
-// How the ranks of a world, or of a group in it, come together: they agree over the store on what they are about to make,
-// each makes its end, and they agree on how that went.
+// How the ranks of a world, or of a group in it, come together: they agree over the store on what they are
+// about to make, each makes its end, and they agree on how that went.
 
 // ProcessGroup::create with a Status.
 absl::StatusOr<std::shared_ptr<ProcessGroup>> join_world(const ProcessGroupOptions& options);

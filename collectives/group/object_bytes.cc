@@ -17,8 +17,8 @@
 namespace gradwire::collectives {
 namespace {
 
-// The layout: the number of pieces, the size of each, then the pieces: the payload first. Numbers are 64 bits wide, in
-// the byte order of the machine, as tensors are.
+// The layout: the number of pieces, the size of each, then the pieces: the payload first. Numbers are 64 bits
+// wide, in the byte order of the machine, as tensors are.
 class Reader {
  public:
   explicit Reader(absl::Span<const char> bytes) : bytes_(bytes) {}

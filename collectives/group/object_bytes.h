@@ -14,8 +14,8 @@ namespace gradwire::collectives {
 // Of the encoded objects of one call, together.
 inline constexpr int64_t kMaxObjectBytes = int64_t{1} << 34;
 
-// An encoded value as one tensor of bytes: the payload, and the memory of its tensors behind it. InvalidArgument for what
-// cannot travel.
+// An encoded value as one tensor of bytes: the payload, and the memory of its tensors behind it.
+// InvalidArgument for what cannot travel.
 absl::StatusOr<at::Tensor> pack_payload(rpc::Encoder& encoder);
 
 // The way back. Everything in `bytes` is hostile: InvalidArgument.

@@ -11,8 +11,8 @@
 #include "gradwire/collectives/flight/operation.h"
 #include "gradwire/collectives/group_backend.h"
 
-// From checked arguments to what a backend takes: contiguous tensors of its device, premultiplied. Exceptions of libtorch
-// pass through.
+// From checked arguments to what a backend takes: contiguous tensors of its device, premultiplied. Exceptions
+// of libtorch pass through.
 namespace gradwire::collectives {
 
 // What a call with this tensor is recorded as.

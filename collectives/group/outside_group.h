@@ -9,8 +9,8 @@
 
 namespace gradwire::collectives {
 
-// The handle of a group of which this rank is no member: rank() is -1; its operations leave everything alone, and the
-// first one warns.
+// The handle of a group of which this rank is no member: rank() is -1; its operations leave everything alone,
+// and the first one warns.
 std::shared_ptr<ProcessGroup> make_outside_group(std::string name, std::vector<int> ranks, Backend backend,
                                                  absl::Duration timeout);
 

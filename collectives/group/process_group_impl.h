@@ -33,7 +33,8 @@ struct GroupParts {
   std::unique_ptr<GroupBackend> backend;
 };
 
-// Checks the arguments of operations and describes them; OperationRunner runs the collectives, Transfer is a message.
+// Checks the arguments of operations and describes them; OperationRunner runs the collectives, Transfer is a
+// message.
 class ProcessGroupImpl final : public ProcessGroup {
  public:
   explicit ProcessGroupImpl(GroupParts parts);
@@ -46,7 +47,8 @@ class ProcessGroupImpl final : public ProcessGroup {
   absl::Duration timeout() const override { return options_.timeout; }
   std::shared_ptr<ProcessGroup> new_group(std::vector<int> ranks, const NewGroupOptions& options) override;
 
-// A synchronous and an asynchronous operation of the same body, begin_NAME, which throws for a synchronous one.
+// A synchronous and an asynchronous operation of the same body, begin_NAME, which throws for a synchronous
+// one.
 #define GRADWIRE_OPERATION(name, parameters, ...)                                \
   void name parameters override { (void)begin_##name(Mode::kNow, __VA_ARGS__); } \
   WorkPtr name##_async parameters override { return begin_##name(Mode::kLater, __VA_ARGS__); }

@@ -14,12 +14,13 @@
 
 namespace gradwire::collectives {
 
-// A message between two members of a group, from its beginning to its end. Holds what it needs, not the group, whose end
-// may complete it. Used by one thread at a time.
+// A message between two members of a group, from its beginning to its end. Holds what it needs, not the
+// group, whose end may complete it. Used by one thread at a time.
 class Transfer {
  public:
-  // `tensor` has been checked. `dst`, `src`: ranks of the world, for the flight record; `to`, `from`: of the group, -1 any.
-  // `waits`: the caller does so at once. Throws Error: FailedPrecondition after the runner was closed.
+  // `tensor` has been checked. `dst`, `src`: ranks of the world, for the flight record; `to`, `from`: of the
+  // group, -1 any. `waits`: the caller does so at once. Throws Error: FailedPrecondition after the runner was
+  // closed.
   static Transfer send(OperationRunner& runner, at::Tensor tensor, int dst, int to, int tag);
   static Transfer receive(OperationRunner& runner, at::Tensor tensor, int src, int from, int tag, bool waits);
 

@@ -11,10 +11,10 @@ namespace gradwire::collectives {
 
 // The backend "mpi": Open MPI, whose mpirun has started the processes. Linking this library registers it.
 //
-// make: the ranks may be any processes of one MPI_COMM_WORLD; they find one another in the group's store. Options:
-// "block_bytes", the most that one call of MPI moves (up to and by default 2^30). Errors: InvalidArgument for other options,
-// for ranks of different launches and for two ranks in one process; FailedPrecondition outside of mpirun;
-// DeadlineExceeded that names the first rank that did not come.
+// make: the ranks may be any processes of one MPI_COMM_WORLD; they find one another in the group's store.
+// Options: "block_bytes", the most that one call of MPI moves (up to and by default 2^30). Errors:
+// InvalidArgument for other options, for ranks of different launches and for two ranks in one process;
+// FailedPrecondition outside of mpirun; DeadlineExceeded that names the first rank that did not come.
 absl::StatusOr<std::unique_ptr<GroupBackend>> make_mpi_backend(const BackendContext& context);
 
 // Rank and size in MPI_COMM_WORLD.

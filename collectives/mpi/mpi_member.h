@@ -13,14 +13,15 @@
 
 namespace gradwire::collectives {
 
-// What collectives and point to point of one member of a group have in common: where it is, and whether it is broken.
-// Thread-safe.
+// What collectives and point to point of one member of a group have in common: where it is, and whether it is
+// broken. Thread-safe.
 class MpiMember {
  public:
   // Takes the communicators over.
   MpiMember(MpiRuntime& runtime, MPI_Comm collectives, MPI_Comm messages, int rank, int size, int64_t block,
             MpiWitness witness);
-  // Gives the communicators back if the group was left in order: to a broken one messages may still be on their way.
+  // Gives the communicators back if the group was left in order: to a broken one messages may still be on
+  // their way.
   ~MpiMember();
 
   MpiRuntime& runtime() { return runtime_; }
@@ -60,7 +61,8 @@ class MpiMember {
   absl::Status reason_ ABSL_GUARDED_BY(mutex_);
 };
 
-// How to spend the time until MPI_Test is called again: at once, then giving way, after a while sleeping a little.
+// How to spend the time until MPI_Test is called again: at once, then giving way, after a while sleeping a
+// little.
 class MpiPause {
  public:
   MpiPause() : began_(absl::InfinitePast()) {}

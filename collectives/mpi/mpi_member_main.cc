@@ -197,8 +197,8 @@ void run(const std::string& scenario) {
   // In one piece: mpirun mixes the ranks' output.
   const std::string line = absl::StrCat("rank ", launch.rank, " done\n");
   (void)!write(STDOUT_FILENO, line.data(), line.size());
-  // mpirun kills the others when one ends without MPI_Finalize, so nobody goes before all have said it; and the store
-  // goes with rank 0, which therefore goes last.
+  // mpirun kills the others when one ends without MPI_Finalize, so nobody goes before all have said it; and
+  // the store goes with rank 0, which therefore goes last.
   wait_for_all(launch, "said");
   launch.store->add("gone", 1);
   while (launch.rank == 0 && launch.store->add("gone", 0) < launch.size) usleep(10'000);

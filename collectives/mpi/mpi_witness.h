@@ -11,9 +11,10 @@
 
 namespace gradwire::collectives {
 
-// MPI cannot tell who did not come to a collective, nor that a member has left the group. So a member says in the group's
-// store which collective it has been waiting in for a while, and that it leaves; the others look there when they have
-// waited for a while themselves. What goes fast costs nothing. wait_in() is for one thread at a time, everything else thread-safe.
+// MPI cannot tell who did not come to a collective, nor that a member has left the group. So a member says in
+// the group's store which collective it has been waiting in for a while, and that it leaves; the others look
+// there when they have waited for a while themselves. What goes fast costs nothing. wait_in() is for one
+// thread at a time, everything else thread-safe.
 class MpiWitness {
  public:
   MpiWitness(std::shared_ptr<store::Store> store, int rank, int size);

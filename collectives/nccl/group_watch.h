@@ -27,12 +27,12 @@ class WatchedWork {
   virtual void fail(const absl::Status& reason) = 0;
 };
 
-// What one member knows of how its group fares: the work that is under way and until when it may be, who has ended, who
-// has given up. Healthy until fail(); then for ever with the first reason, which the others hear through the store. NCCL
-// itself notices little of this: a kernel that waits for a dead peer waits for ever.
+// What one member knows of how its group fares: the work that is under way and until when it may be, who has
+// ended, who has given up. Healthy until fail(); then for ever with the first reason, which the others hear
+// through the store. NCCL itself notices little of this: a kernel that waits for a dead peer waits for ever.
 //
-// Keys in the store, which is the group's alone: process/RANK, failed (a status), progress/RANK (how many collectives it has begun),
-// left/RANK (the same, when it left). Thread-safe; calls nothing with a lock held.
+// Keys in the store, which is the group's alone: process/RANK, failed (a status), progress/RANK (how many
+// collectives it has begun), left/RANK (the same, when it left). Thread-safe; calls nothing with a lock held.
 class GroupWatch {
  public:
   struct Options {
@@ -69,7 +69,8 @@ class GroupWatch {
 
   // OK while the group is healthy; then Aborted with the first reason.
   absl::Status failure() const;
-  // Fails what is under way with `reason`, ends the communicators, tells the others. Only the first call does anything.
+  // Fails what is under way with `reason`, ends the communicators, tells the others. Only the first call does
+  // anything.
   void fail(const absl::Status& reason) { fail_with(reason, /*tell=*/true); }
   // Tells the others that this rank takes part no more. Nothing is looked at from now on.
   void leave();

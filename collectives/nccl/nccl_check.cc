@@ -1,6 +1,7 @@
-// Every operation of the nccl backend on 1 to G ranks of a machine with G GPUs, against sums made on the CPU; what it
-// refuses, and how it ends. Prints a line for each part and exits with 1 if one failed; without a GPU, or with a driver that
-// CUDA cannot use, it only makes and destroys groups, and prints why it does no more.
+// Every operation of the nccl backend on 1 to G ranks of a machine with G GPUs, against sums made on the CPU;
+// what it refuses, and how it ends. Prints a line for each part and exits with 1 if one failed; without a
+// GPU, or with a driver that CUDA cannot use, it only makes and destroys groups, and prints why it does no
+// more.
 #include <ATen/ATen.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <cuda_runtime_api.h>

@@ -60,7 +60,8 @@ bool adjacent(const Tensors& tensors) {
   return true;
 }
 
-// Whether NCCL may gather `tensor` into `list`, where it belongs at `slot`: it reads and writes the same memory there only.
+// Whether NCCL may gather `tensor` into `list`, where it belongs at `slot`: it reads and writes the same
+// memory there only.
 bool takes_directly(const Tensors& list, const at::Tensor& tensor, std::size_t slot) {
   return adjacent(list) && (tensor.storage().data_ptr() != list.front().storage().data_ptr() ||
                             tensor.const_data_ptr() == list[slot].const_data_ptr());

@@ -36,7 +36,8 @@ c10::cuda::CUDAStream take_stream(c10::DeviceIndex device) {
       return stream;
     }
   }
-  // Not of libtorch's pool, whose streams are shared: a receive that waits would hold up whatever else is in its stream.
+  // Not of libtorch's pool, whose streams are shared: a receive that waits would hold up whatever else is in
+  // its stream.
   const c10::cuda::CUDAGuard guard(device);
   cudaStream_t made = nullptr;
   C10_CUDA_CHECK(cudaStreamCreateWithFlags(&made, cudaStreamNonBlocking));
@@ -150,7 +151,8 @@ absl::Status NcclComms::error() {
   return absl::OkStatus();
 }
 
-// With the lock held: nobody may be inside a communicator that goes. Waits are outside of it, so it is never held long.
+// With the lock held: nobody may be inside a communicator that goes. Waits are outside of it, so it is never
+// held long.
 void NcclComms::abort() {
   MutexLock lock(mutex_);
   for (ncclComm_t comm : std::exchange(comms_, {})) {

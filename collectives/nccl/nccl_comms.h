@@ -16,8 +16,8 @@
 
 namespace gradwire::collectives::nccl {
 
-// A stream of a device that nobody else has meanwhile. It is handed on, never destroyed: the allocator of libtorch may
-// still wait for what was in it.
+// A stream of a device that nobody else has meanwhile. It is handed on, never destroyed: the allocator of
+// libtorch may still wait for what was in it.
 class StreamLease {
  public:
   explicit StreamLease(c10::DeviceIndex device);
@@ -38,14 +38,15 @@ struct Patience {
   std::function<absl::Status()> interrupted;
 };
 
-// A communicator's ranks that are on this process's devices, with a stream for each. Non-blocking: no call of NCCL takes
-// long, all waits are here, so that abort() gets its turn from any thread at any time. Thread-safe.
+// A communicator's ranks that are on this process's devices, with a stream for each. Non-blocking: no call of
+// NCCL takes long, all waits are here, so that abort() gets its turn from any thread at any time.
+// Thread-safe.
 class NcclComms {
  public:
   using Call = absl::FunctionRef<ncclResult_t(std::size_t device, ncclComm_t comm, cudaStream_t stream)>;
 
-  // Ranks first, first + 1, ... of `total`, one for each device; waits for the other ranks. DeadlineExceeded; NCCL's
-  // errors.
+  // Ranks first, first + 1, ... of `total`, one for each device; waits for the other ranks. DeadlineExceeded;
+  // NCCL's errors.
   static absl::StatusOr<std::shared_ptr<NcclComms>> create(const ncclUniqueId& id, int first, int total,
                                                            const std::vector<c10::Device>& devices,
                                                            const Patience& patience);

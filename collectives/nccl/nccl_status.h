@@ -11,8 +11,9 @@
 
 namespace gradwire::collectives::nccl {
 
-// OK for ncclSuccess and ncclInProgress. Unavailable for errors of peers and the network, Internal for the rest, with
-// NCCL's own words; never InvalidArgument, which is what this backend itself refuses. `comm` may be nullptr.
+// OK for ncclSuccess and ncclInProgress. Unavailable for errors of peers and the network, Internal for the
+// rest, with NCCL's own words; never InvalidArgument, which is what this backend itself refuses. `comm` may
+// be nullptr.
 absl::Status to_status(ncclResult_t result, absl::string_view call, ncclComm_t comm = nullptr);
 absl::Status to_status(cudaError_t result, absl::string_view call);
 

@@ -10,7 +10,8 @@
 
 namespace gradwire::collectives::nccl {
 
-// NCCL's element types and operations under its own numbers, without its header. What is only moved travels as bytes.
+// NCCL's element types and operations under its own numbers, without its header. What is only moved travels
+// as bytes.
 enum class Type : int {
   kInt8 = 0,
   kUint8 = 1,
@@ -33,8 +34,8 @@ struct Plan {
   bool widened = false;
 };
 
-// InvalidArgument for bitwise operations, dtypes that NCCL does not know, and what has no meaning for a dtype.
-// Premultiplication is not its business.
+// InvalidArgument for bitwise operations, dtypes that NCCL does not know, and what has no meaning for a
+// dtype. Premultiplication is not its business.
 absl::StatusOr<Plan> plan(at::ScalarType dtype, ReduceOp op);
 
 // Whether rank `self` can have messages with `peer`; -1: any. InvalidArgument.

@@ -13,8 +13,8 @@
 
 namespace gradwire::collectives {
 
-// Runs tasks in order on one thread, which the first task starts. A task draws its ticket of the group's turnstile when
-// it is pushed, so that what comes later waits behind it. Thread-safe.
+// Runs tasks in order on one thread, which the first task starts. A task draws its ticket of the group's
+// turnstile when it is pushed, so that what comes later waits behind it. Thread-safe.
 class AsyncQueue {
  public:
   // Waits for the ticket and gives it back; `note` is what was noted.
@@ -24,7 +24,8 @@ class AsyncQueue {
   // As close(); on the thread itself, the thread ends later.
   ~AsyncQueue();
 
-  // False after close(): the task has not been taken. `note` is called with the ticket before the task can run.
+  // False after close(): the task has not been taken. `note` is called with the ticket before the task can
+  // run.
   bool push(Turnstile& turnstile, Task task, absl::FunctionRef<uint64_t(uint64_t ticket)> note);
   // Takes no more tasks; those that it has run. Returns at once.
   void close();

@@ -9,8 +9,8 @@
 
 namespace gradwire::collectives {
 
-// Lets one through at a time, in the order in which they asked. Every ticket taken must be waited for and given back.
-// With nobody before, that takes no lock. Thread-safe.
+// Lets one through at a time, in the order in which they asked. Every ticket taken must be waited for and
+// given back. With nobody before, that takes no lock. Thread-safe.
 class Turnstile {
  public:
   uint64_t take() { return next_.fetch_add(1, std::memory_order_relaxed); }

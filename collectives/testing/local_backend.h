@@ -9,9 +9,10 @@
 
 namespace gradwire::collectives::testing {
 
-// A backend for groups whose ranks are threads of one process: they meet in a shared object, and the last one to come
-// does everybody's work with libtorch's operators, one element after the other as it were. Slow and plain: what other
-// backends are compared with. Also finds what ranks call at odds with one another (InvalidArgument).
+// A backend for groups whose ranks are threads of one process: they meet in a shared object, and the last one
+// to come does everybody's work with libtorch's operators, one element after the other as it were. Slow and
+// plain: what other backends are compared with. Also finds what ranks call at odds with one another
+// (InvalidArgument).
 absl::StatusOr<std::unique_ptr<GroupBackend>> make_local_backend(const BackendContext& context);
 
 // Makes it the backend of this name, for the whole process.

@@ -1,5 +1,5 @@
-// Data parallel training: every rank has a replica of the model and its own share of each epoch's samples; gradients are
-// averaged while the backward pass runs. Rank 0 prints.
+// Data parallel training: every rank has a replica of the model and its own share of each epoch's samples;
+// gradients are averaged while the backward pass runs. Rank 0 prints.
 //
 //   bazel run //tools:launch -- --standalone --nproc_per_node=2
 //     bazel-bin/examples/data_parallel/data_parallel

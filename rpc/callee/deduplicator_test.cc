@@ -165,8 +165,8 @@ TEST(Deduplicator, DeadCallerIsForgotten) {
   EXPECT_EQ(requests.take_dropped().size(), 2u);
 }
 
-// A caller that loses requests and answers at random and repeats them: nothing runs twice while it is remembered, each
-// gets its own answer, and nothing is left but what the bounds allow.
+// A caller that loses requests and answers at random and repeats them: nothing runs twice while it is
+// remembered, each gets its own answer, and nothing is left but what the bounds allow.
 TEST(Deduplicator, RandomRepetitionsRunOnceAndLeaveNothing) {
   for (int seed = 0; seed < 200; ++seed) {
     std::mt19937 random(seed);

@@ -4,12 +4,12 @@
 #include <type_traits>
 #include <utility>
 
-// How the arguments of a call become the values that its callee's parameters take: by implicit conversion, as in a
-// direct call, and never by a cast.
+// How the arguments of a call become the values that its callee's parameters take: by implicit conversion, as
+// in a direct call, and never by a cast.
 namespace gradwire::rpc::call_internal {
 
-// Whether parameter `kNumber` (counted from 1), whose values are of type P, takes an argument of type A. The number is
-// here for the compiler's message.
+// Whether parameter `kNumber` (counted from 1), whose values are of type P, takes an argument of type A. The
+// number is here for the compiler's message.
 template <std::size_t kNumber, class P, class A>
 struct ParameterTakes
     : std::bool_constant<std::is_same_v<std::remove_cvref_t<A>, P> || std::is_convertible_v<A, P>> {};

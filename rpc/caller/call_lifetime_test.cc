@@ -17,7 +17,8 @@
 #include "gradwire/rpc/testing/group.h"
 #include "gradwire/transport/fault_injection.h"
 
-// How long calls live: deadlines through nested calls, cancellation and its reasons, answers that nobody waits for.
+// How long calls live: deadlines through nested calls, cancellation and its reasons, answers that nobody
+// waits for.
 namespace gradwire::rpc {
 namespace {
 

@@ -25,8 +25,8 @@ void cancel(Agent& agent, uint64_t id, absl::Status reason);
 void set_target(OutgoingCall& call, const RRefHandle& handle);
 // A call through a reference to a value that may yet turn out never to be made ends with that.
 void end_with_creation(const std::shared_ptr<Agent>& agent, const RRefHandle& target, uint64_t id);
-// Sends a call whose result, of this type, stays at the callee. `keep` (may be nullptr), the call's object, lives until
-// the answer is here. Throws what is wrong before the call leaves.
+// Sends a call whose result, of this type, stays at the callee. `keep` (may be nullptr), the call's object,
+// lives until the answer is here. Throws what is wrong before the call leaves.
 std::shared_ptr<RRefHandle> send_remote(const std::shared_ptr<Agent>& agent, OutgoingCall& call,
                                         const std::string& type, const std::shared_ptr<RRefHandle>& keep);
 

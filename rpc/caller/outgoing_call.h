@@ -60,8 +60,8 @@ class OutgoingCall {
   uint64_t send(Completion done);
 
  private:
-  // The envelope, its references and the state that outlives this object. Programs that call need not see the headers
-  // of these.
+  // The envelope, its references and the state that outlives this object. Programs that call need not see the
+  // headers of these.
   struct Parts;
 
   // Whether the same request may be sent a second time.

@@ -219,14 +219,15 @@ TEST_P(Retry, RepeatedAttemptHasWhatIsLeftOfTheCallsTime) {
   EXPECT_LE(left, 599'500);
 }
 
-// Both connections break one after the other: each attempt belongs to the one that it was sent on, and the answer leaves
-// on the last.
+// Both connections break one after the other: each attempt belongs to the one that it was sent on, and the
+// answer leaves on the last.
 TEST_P(Retry, CallFollowsItsConnectionsOneAfterTheOther) {
   testing::Group group(
       2, with([](const Message& m) { return calls(m, "cut") ? Fault::Kind::kCut : Fault::Kind::kDeliver; }));
   Future<int64_t> call = group[0]->rpc_async<&hold>("worker1", 1);
   held().started.future().wait();
-  // A connection may be cut before the call is repeated on it; the call is repeated once for all those cuts then.
+  // A connection may be cut before the call is repeated on it; the call is repeated once for all those cuts
+  // then.
   const absl::Time deadline = absl::Now() + absl::Seconds(30);
   while (group[0]->statistics().calls_repeated < 3 && absl::Now() < deadline) {
     EXPECT_EQ(group[0]->rpc_async<&cut>("worker1").result().code(), absl::StatusCode::kUnavailable);

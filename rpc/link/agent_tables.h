@@ -5,13 +5,14 @@
 
 namespace gradwire::rpc {
 
-// What an agent still holds, one count for each of its tables. All zero when nothing is under way and no RRef is left,
-// but for what is said to go with time, with a connection or with the agent. A table that another process can fill has a
-// bound.
+// What an agent still holds, one count for each of its tables. All zero when nothing is under way and no RRef
+// is left, but for what is said to go with time, with a connection or with the agent. A table that another
+// process can fill has a bound.
 struct AgentTables {
   std::size_t pending_calls = 0;
   std::size_t served_calls = 0;
-  // Answers that were given, and that wait for repetitions of their requests (rpc/options.h). They go with time.
+  // Answers that were given, and that wait for repetitions of their requests (rpc/options.h). They go with
+  // time.
   std::size_t kept_answers = 0;
   std::size_t owned_rrefs = 0;
   std::size_t held_forks = 0;
@@ -21,7 +22,8 @@ struct AgentTables {
 
   // Bytes of messages that wait for the group's log to tell of a worker.
   std::size_t held_bytes = 0;
-  // Connections; those that came in from somebody who has not been admitted; those that this side has numbered.
+  // Connections; those that came in from somebody who has not been admitted; those that this side has
+  // numbered.
   std::size_t links = 0;
   std::size_t unadmitted_links = 0;
   std::size_t numbered_links = 0;
@@ -29,7 +31,8 @@ struct AgentTables {
   std::size_t open_requests = 0;
   // Calls that run for a caller whose connection broke.
   std::size_t orphaned_calls = 0;
-  // Callers of idempotent functions; numbers of their answers, of which some have been dropped. They go with the caller.
+  // Callers of idempotent functions; numbers of their answers, of which some have been dropped. They go with
+  // the caller.
   std::size_t repeat_callers = 0;
   std::size_t remembered_answers = 0;
   // Values that are owned, or are being made.
@@ -47,8 +50,8 @@ struct AgentTables {
   std::size_t unfenced_workers = 0;
   // Workers that somebody says are dead, and that are not known here. They go when the log tells of them.
   std::size_t accused_strangers = 0;
-  // All members that are known, lost or not; what is remembered of the end of others (rpc/membership/gone_workers.h).
-  // They go with the agent.
+  // All members that are known, lost or not; what is remembered of the end of others
+  // (rpc/membership/gone_workers.h). They go with the agent.
   std::size_t known_workers = 0;
   std::size_t gone_workers = 0;
   // Members whose silence counts.

@@ -20,17 +20,17 @@ struct Departures {
     uint64_t number = 0;
     uint64_t messages = 0;
   };
-  // The highest number that it gave to a connection with this receiver. A connection up to there that is not in `open`
-  // has ended at the sender.
+  // The highest number that it gave to a connection with this receiver. A connection up to there that is not
+  // in `open` has ended at the sender.
   uint64_t newest = 0;
   std::vector<Connection> open;
 };
 
-// What has been read of the messages that one other worker sent: a pure state machine. It answers whether something that
-// was sent before a given message may still arrive, on whichever connection.
+// What has been read of the messages that one other worker sent: a pure state machine. It answers whether
+// something that was sent before a given message may still arrive, on whichever connection.
 //
-// A connection is unknown until its Hello is read, then open, then closed. One that has ended at the sender before its
-// Hello was read stays out: open() refuses it, so that nothing comes on it any more.
+// A connection is unknown until its Hello is read, then open, then closed. One that has ended at the sender
+// before its Hello was read stays out: open() refuses it, so that nothing comes on it any more.
 //
 // Not thread-safe, but for the counters.
 class Arrivals {
@@ -38,7 +38,8 @@ class Arrivals {
   // Messages that have been read on a connection and handed over, Hello and Goodbye not counted.
   using Counter = std::atomic<uint64_t>;
 
-  // The Hello of a connection is read. False when no honest sender's Hello can come with this number any more.
+  // The Hello of a connection is read. False when no honest sender's Hello can come with this number any
+  // more.
   bool open(uint64_t connection, std::shared_ptr<const Counter> read);
   // Nothing more is read on it.
   void close(uint64_t connection);
@@ -58,8 +59,8 @@ class Arrivals {
   bool is_read(uint64_t connection, uint64_t messages) const;
 
   absl::flat_hash_map<uint64_t, std::shared_ptr<const Counter>> open_;
-  // The highest number that the sender told of. Of the numbers up to there, those whose Hello may yet come; of the others,
-  // those whose Hello has come.
+  // The highest number that the sender told of. Of the numbers up to there, those whose Hello may yet come;
+  // of the others, those whose Hello has come.
   uint64_t newest_ = 0;
   absl::flat_hash_set<uint64_t> expected_;
   absl::flat_hash_set<uint64_t> seen_;

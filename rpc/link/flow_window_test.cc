@@ -113,8 +113,8 @@ TEST(FlowWindow, WaitingWhereThereIsRoomEntersAtOnce) {
   EXPECT_FALSE(window.leave(7));
 }
 
-// Threads that enter, wait, give up and give back at random: never more inside than there is room for, everybody who
-// waits is let in or has left, and at the end the window is empty.
+// Threads that enter, wait, give up and give back at random: never more inside than there is room for,
+// everybody who waits is let in or has left, and at the end the window is empty.
 TEST(FlowWindow, ManyThreadsKeepTheBounds) {
   FlowWindow window;
   const FlowWindow::Bounds narrow = bounds(3, 100);

@@ -19,8 +19,8 @@
 #include "gradwire/rpc/testing/scripted_worker.h"
 #include "gradwire/store/hash_store.h"
 
-// What stands between the state machines of an agent and its messages: links, repetitions, fences, what is held. One agent
-// is real; the test speaks for all others, and so decides the order of everything.
+// What stands between the state machines of an agent and its messages: links, repetitions, fences, what is
+// held. One agent is real; the test speaks for all others, and so decides the order of everything.
 namespace gradwire::rpc {
 namespace {
 
@@ -280,7 +280,8 @@ TEST_F(Glue, FenceOfAStrangerIsAnsweredWhenTheStoreIsLost) {
   EXPECT_EQ(agent_->tables().accused_strangers, 0u);
 }
 
-// The agent passes the only reference to its value to b, on a link that breaks. Whether b had received it is for b to say.
+// The agent passes the only reference to its value to b, on a link that breaks. Whether b had received it is
+// for b to say.
 class LostReference : public Glue {
  protected:
   // Returns the new link, on which b has answered.

@@ -60,7 +60,8 @@ class Impostor {
     hello.set_connection(++last_connection);
     EXPECT_TRUE(send(envelope));
   }
-  // A request whose header has about so many bytes; it carries a reference to a value of `owner`, unless that is 0.
+  // A request whose header has about so many bytes; it carries a reference to a value of `owner`, unless that
+  // is 0.
   bool request(uint64_t id, uint64_t bytes, uint64_t owner = 0) {
     proto::Envelope envelope;
     envelope.mutable_request()->set_call_id(id);

@@ -214,7 +214,8 @@ std::vector<proto::Envelope> honest_messages(const Agent& from, const Agent& to,
   proto::Request& fetch = request();
   fetch.set_fetch(true);
   to_proto(counter.handle()->rref(), *fetch.mutable_target());
-  for (uint64_t owner : {to.services().self().incarnation, from.services().self().incarnation, uint64_t{99}}) {
+  for (uint64_t owner :
+       {to.services().self().incarnation, from.services().self().incarnation, uint64_t{99}}) {
     proto::Request& reference = request();
     reference.set_function(callee_of_function<&use>->name);
     reference.set_signature(callee_of_function<&use>->signature_hash);
@@ -465,8 +466,8 @@ TEST_F(HostilePeer, ReferenceThatLiesAboutItsTypeIsNotCastTo) {
   RRef<Counter> counter = group_[1]->remote<Counter>("worker0", 0);
   counter.confirmed().wait();
   auto liar = std::make_shared<RRefHandle>(RRefHandle::Parts{
-      group_[0]->rrefs().weak_from_this(), counter.handle()->rref(), Id(), group_[0]->services().self(), "int64",
-      Future<void>(absl::OkStatus()), Future<void>(absl::OkStatus())});
+      group_[0]->rrefs().weak_from_this(), counter.handle()->rref(), Id(), group_[0]->services().self(),
+      "int64", Future<void>(absl::OkStatus()), Future<void>(absl::OkStatus())});
   const absl::Status status = RRef<int64_t>(liar).to_here_async().result().status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
   EXPECT_THROW(RRef<int64_t>(liar).local_value(), Error);

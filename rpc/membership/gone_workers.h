@@ -11,9 +11,9 @@
 
 namespace gradwire::rpc {
 
-// Workers that are dead or have left, by their incarnations: the newest of them, so that a group which workers join
-// and leave for months needs no more memory. A worker whose end is forgotten is a stranger again. It cannot come back,
-// since the group's log admits no incarnation twice.
+// Workers that are dead or have left, by their incarnations: the newest of them, so that a group which
+// workers join and leave for months needs no more memory. A worker whose end is forgotten is a stranger
+// again. It cannot come back, since the group's log admits no incarnation twice.
 //
 // A pure state machine. Not thread-safe.
 class GoneWorkers {

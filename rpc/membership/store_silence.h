@@ -6,16 +6,17 @@
 
 namespace gradwire::rpc {
 
-// Decides when a store that does not answer is lost: a pure state machine, the ends of calls to the store in. The one
-// who calls makes one call after another.
+// Decides when a store that does not answer is lost: a pure state machine, the ends of calls to the store in.
+// The one who calls makes one call after another.
 //
 //   answering -> silent      a call ended without an answer
 //   silent -> lost           two calls or more in a row had no answer, and together took `lost_after`
 //   answering, silent -> lost   the store cannot be reached
 //   silent, lost -> answering   a call was answered
 //
-// A process that stood still (a debugger, SIGSTOP) finds its own call out of time though the store has answered. Its
-// next call is answered, which is why one call alone does not count, and a call counts for kLongestCall at most.
+// A process that stood still (a debugger, SIGSTOP) finds its own call out of time though the store has
+// answered. Its next call is answered, which is why one call alone does not count, and a call counts for
+// kLongestCall at most.
 //
 // Not thread-safe.
 class StoreSilence {

@@ -16,7 +16,8 @@
 #include "gradwire/store/hash_store.h"
 #include "gradwire/store/prefix_store.h"
 
-// Two workers want one name or one rank: every worker of the group learns it, and does not wait for what cannot come.
+// Two workers want one name or one rank: every worker of the group learns it, and does not wait for what
+// cannot come.
 namespace gradwire::rpc {
 namespace {
 
@@ -148,7 +149,8 @@ TEST(TwoWantOnePlace, WorkerThatComesWhenTheOthersHaveLeftIsToldOnceAndAtOnce) {
   expect_group(std::move(starts));
 }
 
-// Ranks that come one after the other when all who were there have left, and each attempt of theirs after that.
+// Ranks that come one after the other when all who were there have left, and each attempt of theirs after
+// that.
 TEST(TwoWantOnePlace, EachOfTheLateWorkersIsToldOnce) {
   const RpcBackendOptions options = with_store();
   std::vector<std::future<Start>> starts;

@@ -26,8 +26,8 @@ struct OwnedValue {
 };
 
 // What all copies of an RRef in one process share: one fork of the value behind it, or, on the owner, one
-// local handle. Its destruction tells the service, sends nothing on its own thread and does not block. Immutable;
-// thread-safe; may outlive the agent.
+// local handle. Its destruction tells the service, sends nothing on its own thread and does not block.
+// Immutable; thread-safe; may outlive the agent.
 class RRefHandle {
  public:
   struct Parts {

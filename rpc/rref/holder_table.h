@@ -16,8 +16,8 @@ namespace gradwire::rpc {
 // creating request, or at once when the owner itself made it). It goes when its last handle has gone and it
 // is confirmed: only then the delete leaves, so that no delete overtakes its add. A fork that was passed on
 // to a third worker keeps a child: as long as one is there the fork stays, even without handles, so that the
-// value lives until the owner has heard of the child. The children of a lost worker stay until release_lost(): what it
-// passed on may not have been registered yet.
+// value lives until the owner has heard of the child. The children of a lost worker stay until
+// release_lost(): what it passed on may not have been registered yet.
 //
 // Every event may come twice. Not thread-safe.
 class HolderTable {

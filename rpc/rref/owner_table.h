@@ -17,9 +17,10 @@ namespace gradwire::rpc {
 //
 // An entry appears with the first event that names its RRef: the creating request, a local handle, or a
 // fork's add that came first on another connection. It goes, and its value may be freed, when it has neither
-// forks nor local handles. Every event may come twice and late: a delete is remembered, so that an add that comes after
-// it has no effect, until nothing that its holder sent earlier can come any more (settle). A fork is deleted by its
-// holder alone. The forks of a lost holder stay until release(): what it passed on may not have been registered yet.
+// forks nor local handles. Every event may come twice and late: a delete is remembered, so that an add that
+// comes after it has no effect, until nothing that its holder sent earlier can come any more (settle). A fork
+// is deleted by its holder alone. The forks of a lost holder stay until release(): what it passed on may not
+// have been registered yet.
 //
 // Not thread-safe.
 class OwnerTable {
@@ -31,8 +32,8 @@ class OwnerTable {
     Id fork;
   };
 
-  // `holder` (an incarnation) has the fork. Freed names the RRef at once when the fork was deleted before. Without
-  // effect for a lost holder.
+  // `holder` (an incarnation) has the fork. Freed names the RRef at once when the fork was deleted before.
+  // Without effect for a lost holder.
   Freed add_fork(const Id& rref, const Id& fork, uint64_t holder);
   // `settled`: nothing that the holder sent before this can come after it.
   Freed delete_fork(const Id& rref, const Id& fork, uint64_t holder, bool settled);

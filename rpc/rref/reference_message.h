@@ -8,8 +8,8 @@
 
 namespace gradwire::rpc {
 
-// What workers tell each other about references (proto/rpc.proto, "References"). Every message may come twice, late and
-// in any order, and is repeated until it is answered or its receiver is lost.
+// What workers tell each other about references (proto/rpc.proto, "References"). Every message may come
+// twice, late and in any order, and is repeated until it is answered or its receiver is lost.
 struct ReferenceMessage {
   enum class Kind : uint8_t {
     // Holder -> owner: it holds `fork` of `rref`. The answer: the owner has it in its table, or refuses it.
@@ -21,8 +21,8 @@ struct ReferenceMessage {
     // Sharer -> receiver, when the connection broke on which `fork` went out: do you have it? The answer is
     // kReceived or kNever, and then it is refused should it come after all.
     kRevoke,
-    // Whoever keeps something because of dead workers -> every live one: the workers in `dead` are. Answered when the
-    // receiver takes nothing from them any more and the owners know all that it had taken.
+    // Whoever keeps something because of dead workers -> every live one: the workers in `dead` are. Answered
+    // when the receiver takes nothing from them any more and the owners know all that it had taken.
     kFence,
   };
   enum class Answer : uint8_t { kDone, kRefused, kReceived, kNever };

@@ -212,7 +212,8 @@ TEST(References, SecondDeathBeginsTheFenceAnewThoughThatOneHadAnswered) {
   const ReferenceMessage of_b = actions.send[to_b_first ? 0 : 1], of_c = actions.send[to_b_first ? 1 : 0];
   Actions again;
   owner.on_answer(of_b, Answer::kDone, again);
-  // What it had of the dead one it may have passed to kC before it died, too. Nothing is kept because of it alone.
+  // What it had of the dead one it may have passed to kC before it died, too. Nothing is kept because of it
+  // alone.
   owner.lose(kB, again);
   owner.on_answer(of_c, Answer::kDone, again);
   EXPECT_TRUE(again.freed.empty());

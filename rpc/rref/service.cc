@@ -1,10 +1,10 @@
 #include "gradwire/rpc/rref/service.h"
-#include "gradwire/rpc/callee/server_call.h"
 
 #include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "gradwire/rpc/callee/server_call.h"
 
 namespace gradwire::rpc {
 namespace {

@@ -23,8 +23,8 @@ enum class Empty {
 AgentTables of_interest(AgentTables tables, Empty empty);
 
 // Several agents in one process, "worker0" and up, over one HashStore. At its end they shut down together,
-// gracefully. The test fails if one of them cannot, or if its tables hold, before or after that, what they should not
-// (of_interest); what is under way before that has half a minute.
+// gracefully. The test fails if one of them cannot, or if its tables hold, before or after that, what they
+// should not (of_interest); what is under way before that has half a minute.
 class Group {
  public:
   explicit Group(int world_size, RpcBackendOptions options = {});
@@ -39,7 +39,8 @@ class Group {
 
   // Waits until all tables of all agents are empty; the test fails after 30 s.
   void expect_empty() const;
-  // Shuts all down together now. The tables are looked at before that if nobody has been killed, and after it.
+  // Shuts all down together now. The tables are looked at before that if nobody has been killed, and after
+  // it.
   void shut_down();
   // Ends one agent without a goodbye to the group; the destructor then ends the others not gracefully.
   void kill(std::size_t rank);

@@ -13,9 +13,9 @@
 
 namespace gradwire::rpc::testing {
 
-// A network within the test, whose transports stand in for tcp. One thread delivers everything in the order in which it
-// was sent, so that a test that sends by hand decides the order of all that an agent hears. Connections are made and
-// closed at once; nothing is lost but what is under way when its connection closes.
+// A network within the test, whose transports stand in for tcp. One thread delivers everything in the order
+// in which it was sent, so that a test that sends by hand decides the order of all that an agent hears.
+// Connections are made and closed at once; nothing is lost but what is under way when its connection closes.
 //
 // Thread-safe. Outlives its transports.
 class Network {
@@ -29,8 +29,8 @@ class Network {
   std::unique_ptr<transport::Transport> transport();
   // For wrap_transports().
   std::function<std::unique_ptr<transport::Transport>(std::unique_ptr<transport::Transport>)> wrapper();
-  // The time for introductions is over: ends the connections that were accepted and whose listener says that it was not
-  // introduced().
+  // The time for introductions is over: ends the connections that were accepted and whose listener says that
+  // it was not introduced().
   void end_introductions();
 
  private:

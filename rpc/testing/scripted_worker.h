@@ -14,7 +14,8 @@
 
 namespace gradwire::rpc::testing {
 
-// One connection of a ScriptedWorker with an agent. The test says what is sent on it, and takes what came. Thread-safe.
+// One connection of a ScriptedWorker with an agent. The test says what is sent on it, and takes what came.
+// Thread-safe.
 class ScriptedLink {
  public:
   ScriptedLink(std::shared_ptr<transport::Connection> connection,
@@ -28,8 +29,8 @@ class ScriptedLink {
   void close();
   bool is_closed() { return listener_->closed_count() > 0; }
 
-  // The first message from `from` on that matches; waits for it, and returns an empty envelope if the link closes first
-  // or none comes in time.
+  // The first message from `from` on that matches; waits for it, and returns an empty envelope if the link
+  // closes first or none comes in time.
   using Matches = std::function<bool(const proto::Envelope&)>;
   proto::Envelope wait_for(const Matches& matches, std::size_t from = 0);
   proto::Request wait_for_service(uint32_t service, std::size_t from = 0);
@@ -43,8 +44,8 @@ class ScriptedLink {
   const std::shared_ptr<transport::RecordingListener> listener_;
 };
 
-// A member of a group whose messages are the test's: it joins through the store as an agent does, and then does nothing by
-// itself. Thread-safe but for its links' numbers.
+// A member of a group whose messages are the test's: it joins through the store as an agent does, and then
+// does nothing by itself. Thread-safe but for its links' numbers.
 class ScriptedWorker : public Directory::Listener {
  public:
   ScriptedWorker(Network& network, std::shared_ptr<store::Store> store, const std::string& name);
@@ -53,7 +54,8 @@ class ScriptedWorker : public Directory::Listener {
   const Worker& self() const { return self_; }
   Id id(uint64_t counter) const { return {self_.incarnation, counter}; }
 
-  // The Hello of the next connection, for this worker as it is numbered, and a connection on which nothing was said yet.
+  // The Hello of the next connection, for this worker as it is numbered, and a connection on which nothing
+  // was said yet.
   proto::Envelope hello(uint64_t to_incarnation = 0);
   std::shared_ptr<ScriptedLink> open(const Agent& agent);
   // A connection to the agent on which both have introduced themselves.

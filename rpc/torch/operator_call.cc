@@ -37,8 +37,8 @@ struct Entry {
   CalleeCost cost;
 };
 
-// Whether libtorch has such an operator, with any overload. Does not intern the name, since anybody can make up names;
-// slow, so for errors alone.
+// Whether libtorch has such an operator, with any overload. Does not intern the name, since anybody can make
+// up names; slow, so for errors alone.
 bool exists(const std::string& callee) {
   const std::string base = callee.substr(0, callee.find('.'));
   for (const std::shared_ptr<Operator>& candidate : torch::jit::getAllOperators()) {
@@ -47,8 +47,8 @@ bool exists(const std::string& callee) {
   return false;
 }
 
-// nullptr for one that may not. Looked up once for each name, with or without an overload: the list of allowed names
-// and their overloads bound the table.
+// nullptr for one that may not. Looked up once for each name, with or without an overload: the list of
+// allowed names and their overloads bound the table.
 Entry* entry_of(const std::string& callee) {
   static auto* const mutex = new Mutex;
   static auto* const table = new absl::flat_hash_map<std::string, std::unique_ptr<Entry>>;

@@ -23,8 +23,8 @@ namespace {
 constexpr absl::Duration kConnectFor = absl::Seconds(3);
 constexpr absl::Duration kFirstReconnect = absl::Milliseconds(100);
 constexpr absl::Duration kLastReconnect = absl::Seconds(1);
-// While something is asked: how long until a silent member is asked for a sign of life, and how long it has for it. etcd
-// hangs up on clients that ask more often than every 5 s, or while nothing else is asked.
+// While something is asked: how long until a silent member is asked for a sign of life, and how long it has
+// for it. etcd hangs up on clients that ask more often than every 5 s, or while nothing else is asked.
 constexpr absl::Duration kKeepaliveAfter = absl::Seconds(10);
 constexpr absl::Duration kKeepaliveFor = absl::Seconds(5);
 

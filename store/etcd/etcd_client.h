@@ -28,14 +28,15 @@ class EtcdClient {
   };
   EtcdClient(Options options, Clock& clock) : options_(std::move(options)), clock_(clock) {}
 
-  // Asks a member; the context is ready for use, and for nothing else. Runs on the calling thread, any number of times.
+  // Asks a member; the context is ready for use, and for nothing else. Runs on the calling thread, any number
+  // of times.
   using Attempt = std::function<grpc::Status(const EtcdMember& member, grpc::ClientContext& context)>;
 
-  // Asks until a member has answered, with pauses when all have failed. However short, the deadline leaves a second. An
-  // error is explain_etcd()'s; Unavailable or DeadlineExceeded name the endpoints.
+  // Asks until a member has answered, with pauses when all have failed. However short, the deadline leaves a
+  // second. An error is explain_etcd()'s; Unavailable or DeadlineExceeded name the endpoints.
   //
-  // `unsure`, if given, becomes true when an attempt failed that may have been carried out: also when a later one
-  // succeeds. Attempts that change something have to be written so that this does no harm.
+  // `unsure`, if given, becomes true when an attempt failed that may have been carried out: also when a later
+  // one succeeds. Attempts that change something have to be written so that this does no harm.
   absl::Status call(absl::Time deadline, const Attempt& attempt, bool* unsure = nullptr);
   // The same without the second.
   absl::Status call_until(absl::Time deadline, const Attempt& attempt, bool* unsure = nullptr);

@@ -141,8 +141,8 @@ TEST_F(EtcdCut, SetWhoseAnswerIsLostIsNotMadeTwice) {
   EXPECT_EQ(direct_->get("key"), "another's");
 }
 
-// A change is a look and then a transaction. The answers to both are held, so that a change which shows is one whose
-// answer is lost with the connection.
+// A change is a look and then a transaction. The answers to both are held, so that a change which shows is
+// one whose answer is lost with the connection.
 TEST_F(EtcdCut, AddsAndCompareSetsWhoseAnswersAreLostHappenOnce) {
   constexpr int kLost = 2;
   direct_->set("counter", "0");

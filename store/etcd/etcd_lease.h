@@ -12,9 +12,9 @@
 
 namespace gradwire::store {
 
-// The lease on which a store's keys hang, kept alive by a thread of its own, and revoked when this object goes: etcd
-// deletes the keys then. If etcd could not be reached for so long that the lease ran out, its keys are gone (a line in
-// the log says so), and what is written afterwards hangs on a new one.
+// The lease on which a store's keys hang, kept alive by a thread of its own, and revoked when this object
+// goes: etcd deletes the keys then. If etcd could not be reached for so long that the lease ran out, its keys
+// are gone (a line in the log says so), and what is written afterwards hangs on a new one.
 //
 // Thread-safe. The client and the clock outlive it.
 class EtcdLease {
@@ -23,8 +23,8 @@ class EtcdLease {
   EtcdLease(EtcdClient& client, absl::Duration ttl, std::string name, Clock& clock);
   ~EtcdLease();
 
-  // Asks etcd for a lease if there is none, or waits for another call that asks. Never 0. However short, the deadline
-  // leaves a second. Errors are EtcdClient::call()'s.
+  // Asks etcd for a lease if there is none, or waits for another call that asks. Never 0. However short, the
+  // deadline leaves a second. Errors are EtcdClient::call()'s.
   absl::StatusOr<int64_t> id(absl::Time deadline);
   // etcd said that it knows no such lease.
   void lost(int64_t id);

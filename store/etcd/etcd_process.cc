@@ -36,7 +36,8 @@ namespace {
 
 constexpr absl::Duration kPatience = absl::Seconds(60);
 
-// The socket in its folder at which etcd says how it is, without TLS and users; the name is of a host and a port to etcd.
+// The socket in its folder at which etcd says how it is, without TLS and users; the name is of a host and a
+// port to etcd.
 constexpr char kHealth[] = "health:0";
 
 // Absolute: etcd is started in another folder.
@@ -111,8 +112,8 @@ void EtcdProcess::start() {
   ::_exit(127);
 }
 
-// That it takes connections does not suffice: an etcd that is killed before its first election has been written down has no
-// member to elect when it is started again, and waits for ever.
+// That it takes connections does not suffice: an etcd that is killed before its first election has been
+// written down has no member to elect when it is started again, and waits for ever.
 bool EtcdProcess::answers() {
   const absl::Time deadline = absl::Now() + kPatience;
   while (absl::Now() < deadline) {

@@ -15,14 +15,15 @@
 
 namespace gradwire::store {
 
-// For tests: a real etcd of one member, on a free port of the loopback interface, with its data in a folder of its own.
-// Dies with this object, or with the thread that started it. Not thread-safe.
+// For tests: a real etcd of one member, on a free port of the loopback interface, with its data in a folder
+// of its own. Dies with this object, or with the thread that started it. Not thread-safe.
 class EtcdProcess {
  public:
   // OK if tests with etcd can run on this machine; NotFound with the reason if they cannot.
   static absl::Status available();
 
-  // Returns when it answers; a test that it does not start fails. `flags` are etcd's; `scheme`: http or https.
+  // Returns when it answers; a test that it does not start fails. `flags` are etcd's; `scheme`: http or
+  // https.
   explicit EtcdProcess(std::vector<std::string> flags = {}, std::string scheme = "http");
   ~EtcdProcess();
 

@@ -19,8 +19,8 @@ struct EtcdValue {
   int64_t mod_revision = 0;          // The revision of its last change; 0: there is no such key.
 };
 
-// Out of an answer that concerns `key` alone. An error if it says anything else, or ResourceExhausted if the value,
-// which somebody else must have written, is over the limit.
+// Out of an answer that concerns `key` alone. An error if it says anything else, or ResourceExhausted if the
+// value, which somebody else must have written, is over the limit.
 absl::StatusOr<EtcdValue> parse_etcd_value(const EtcdClient& client, etcdserverpb::RangeResponse& response,
                                            absl::string_view key);
 

@@ -167,8 +167,8 @@ TEST_F(EtcdStoreTest, ValueOverEtcdsOwnLimitNamesTheFlag) {
 
 TEST_F(EtcdStoreTest, ShortWaitEndsAtItsDeadline) {
   const auto store = connect();
-  // A loaded machine adds to some of the times. To wait for as long as a call is given that need not wait, a second,
-  // would add to each.
+  // A loaded machine adds to some of the times. To wait for as long as a call is given that need not wait, a
+  // second, would add to each.
   absl::Duration fastest = absl::InfiniteDuration();
   for (int i = 0; i < 10; ++i) {
     const absl::Time start = absl::Now();

@@ -1,10 +1,11 @@
-// EtcdReader's waiting. A watch is a stream of etcd's on which it tells the changes of a key from a revision on:
+// EtcdReader's waiting. A watch is a stream of etcd's on which it tells the changes of a key from a revision
+// on:
 //   1. The store has looked at revision R and asks for what came after it, so that nothing falls in between.
 //   2. etcd says that the watch is created, and its own revision; then it tells the changes.
-//   3. When the stream breaks, the next one, perhaps at another member, asks for what came after the last revision that
-//      this one told of.
-//   4. If etcd has forgotten what was then (a compaction), or is behind it (its data has been lost or put back), the
-//      store looks again.
+//   3. When the stream breaks, the next one, perhaps at another member, asks for what came after the last
+//      revision that this one told of.
+//   4. If etcd has forgotten what was then (a compaction), or is behind it (its data has been lost or put
+//      back), the store looks again.
 
 #include <utility>
 

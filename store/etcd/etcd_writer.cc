@@ -83,7 +83,8 @@ absl::StatusOr<EtcdWriter::Outcome> EtcdWriter::carry_out(Task& task, absl::Time
   }
   while (true) {
     if (task.decide != nullptr) task.change = (*task.decide)(task.current.value);
-    // When unsure the slot is changed all the same, so that nothing that was asked before can happen any more.
+    // When unsure the slot is changed all the same, so that nothing that was asked before can happen any
+    // more.
     if (task.change.kind == Change::kNone && !task.unsure)
       return Outcome{.current = std::move(task.current.value)};
     GRADWIRE_ASSIGN_OR_RETURN(std::optional<Outcome> outcome, attempt(task, deadline));

@@ -18,20 +18,23 @@
 
 namespace gradwire::store {
 
-// Changes keys of etcd, each change exactly once, though etcd may be restarted, or a member lost, at any moment.
+// Changes keys of etcd, each change exactly once, though etcd may be restarted, or a member lost, at any
+// moment.
 //
-// A call whose answer is lost may have been carried out, and may even be carried out later: etcd says Unavailable to calls
-// that it has in its log already. So that it can be repeated nevertheless, each change is one transaction that writes two
-// keys, the one that is meant and a *slot*, and that only happens if the slot's last change is still the one that the
-// writer knows. A slot belongs to one call at a time. Whatever is asked how often, in whichever order: the first that
-// happens changes the slot, and with it all others have lost their condition. Who repeats finds the slot changed and knows
-// that it was carried out, and how: the slot's value says with which result.
+// A call whose answer is lost may have been carried out, and may even be carried out later: etcd says
+// Unavailable to calls that it has in its log already. So that it can be repeated nevertheless, each change
+// is one transaction that writes two keys, the one that is meant and a *slot*, and that only happens if the
+// slot's last change is still the one that the writer knows. A slot belongs to one call at a time. Whatever
+// is asked how often, in whichever order: the first that happens changes the slot, and with it all others
+// have lost their condition. Who repeats finds the slot changed and knows that it was carried out, and how:
+// the slot's value says with which result.
 //
-// What depends on what the key holds is decided here, with what it held at some revision, and has the further condition
-// that its last change is still that one; otherwise it is decided again.
+// What depends on what the key holds is decided here, with what it held at some revision, and has the further
+// condition that its last change is still that one; otherwise it is decided again.
 //
-// A call that ends without knowing (its deadline came first) leaves its slot for good. Slots are removed with this object;
-// what a process that was killed leaves are some keys of a few bytes, or nothing where there is a lease.
+// A call that ends without knowing (its deadline came first) leaves its slot for good. Slots are removed with
+// this object; what a process that was killed leaves are some keys of a few bytes, or nothing where there is
+// a lease.
 //
 // Thread-safe. Client, lease and clock outlive it.
 class EtcdWriter {

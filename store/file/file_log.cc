@@ -41,8 +41,8 @@ uint64_t load_number(const char* at) {
   return value;
 }
 
-// It only has to tell a whole record from a torn one, and no library the project uses has a checksum whose value is the
-// same from one release to the next.
+// It only has to tell a whole record from a torn one, and no library the project uses has a checksum whose
+// value is the same from one release to the next.
 uint64_t checksum(absl::string_view bytes) { return stable_hash(bytes); }
 
 bool set_lock(int fd, off_t at, short type) {

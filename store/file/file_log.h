@@ -18,8 +18,8 @@ namespace gradwire::store {
 // Format. The file begins with the 16 bytes of kFileMagic. A record is a 16-byte header (length of the body
 // and a checksum of the body, 8 bytes each, little-endian) and the body. A process that dies while it appends
 // leaves a record whose length reaches past the end of the file or whose checksum is wrong, at the very end:
-// the next writer, or reader that waits, cuts it off. The same in the middle is damage. Nothing is synced to the disk: a
-// host that crashes or loses power may lose records that were written, or leave damage.
+// the next writer, or reader that waits, cuts it off. The same in the middle is damage. Nothing is synced to
+// the disk: a host that crashes or loses power may lose records that were written, or leave damage.
 //
 // Locks are open-file-description locks of fcntl: they exclude other processes and other FileLogs of this
 // process alike, and the system frees them when the holder dies. The data lock is held during one operation;

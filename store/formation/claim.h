@@ -26,8 +26,8 @@ struct Claim {
   // "process 7 on host-a".
   std::string name() const;
   bool is_of_this_process() const;
-  // Whether it is sure that the process has ended: it was one of this host, which does not have it any more. Hosts are told
-  // apart by how they were started: several may have one name.
+  // Whether it is sure that the process has ended: it was one of this host, which does not have it any more.
+  // Hosts are told apart by how they were started: several may have one name.
   bool has_ended() const;
 };
 

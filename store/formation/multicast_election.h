@@ -15,9 +15,9 @@ namespace gradwire::store {
 // Which of the processes that announce themselves hosts the group's store. A state machine without sockets or
 // clock: datagrams and times in, a decision out.
 //
-// A candidate that says it is settled hosts. Until there is one: with a fixed world size N, once N candidates (this one
-// counts) are known, the lowest number settles; all N are needed, so all see the same set. In an open group, if none has
-// been heard for kListenTime, the lowest of those heard settles.
+// A candidate that says it is settled hosts. Until there is one: with a fixed world size N, once N candidates
+// (this one counts) are known, the lowest number settles; all N are needed, so all see the same set. In an
+// open group, if none has been heard for kListenTime, the lowest of those heard settles.
 //
 // A candidate that has not been heard for kForgetAfter is forgotten. Not thread-safe.
 class MulticastElection {

@@ -163,7 +163,8 @@ std::string RollBook::key(const char* name, int rank) const {
 }
 
 absl::StatusOr<std::string> RollBook::look(const std::string& key) {
-  // A question that changes nothing: no key has this value, and of one that is missing the expected value is returned.
+  // A question that changes nothing: no key has this value, and of one that is missing the expected value is
+  // returned.
   absl::StatusOr<std::string> value = store_.try_compare_set(key, kAbsent, kAbsent, left());
   if (value.ok() && *value == kAbsent) return std::string();
   return value;

@@ -38,8 +38,9 @@ struct RollVerdict {
 //   NUMBER/verdict      how that ended, once: a RollVerdict
 //   NUMBER/heard/R      set when the rank has heard that there will be no group
 //
-// All calls but turn_to_current() are about the group that was the current one then. They end by the deadline, with the
-// store's errors, and with FailedPrecondition for what members of a group cannot have written.
+// All calls but turn_to_current() are about the group that was the current one then. They end by the
+// deadline, with the store's errors, and with FailedPrecondition for what members of a group cannot have
+// written.
 class RollBook {
  public:
   struct Member {
@@ -62,14 +63,14 @@ class RollBook {
   // The first one counts, and is returned.
   absl::StatusOr<RollVerdict> decide(const RollVerdict& verdict);
 
-  // Says the world size. The result is what the first who came says; a size that nobody says any more is put right by
-  // passing it as `old`.
+  // Says the world size. The result is what the first who came says; a size that nobody says any more is put
+  // right by passing it as `old`.
   absl::StatusOr<std::string> say_size(int size, const std::string& old);
   absl::StatusOr<int> size();
   absl::StatusOr<int64_t> count_arrival();
 
-  // Makes the rank `claim`'s. None: it is; else whose it is. A rank that was given back, or whose process has ended, may
-  // be taken.
+  // Makes the rank `claim`'s. None: it is; else whose it is. A rank that was given back, or whose process has
+  // ended, may be taken.
   absl::StatusOr<std::optional<Claim>> take(int rank, const Claim& claim);
   // Whether nobody has come as this rank.
   absl::StatusOr<bool> take_if_new(int rank, const Claim& claim);

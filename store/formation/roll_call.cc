@@ -20,7 +20,8 @@ using Member = RollBook::Member;
 
 // How often what is in the store may change while this process tries to find its place there.
 constexpr int kTries = 1000;
-// How often a process that waits makes sure that it waits for somebody: the store may not have answered whoever came last.
+// How often a process that waits makes sure that it waits for somebody: the store may not have answered
+// whoever came last.
 constexpr absl::Duration kLookAgain = absl::Seconds(5);
 // How long those who come late hear why there was no group. Who comes after that belongs to another job.
 constexpr absl::Duration kToldFor = absl::Seconds(30);
@@ -158,7 +159,8 @@ class Caller {
     return Place{.rank = rank_, .number = book_.number(), .claim = ""};
   }
 
-  // A process that was missing hears why there was no group; others come to the next. So do all where time ran out.
+  // A process that was missing hears why there was no group; others come to the next. So do all where time
+  // ran out.
   Found come_to_refused(const RollVerdict& verdict) {
     const bool is_old = std::abs(unix_seconds() - verdict.time) > absl::ToInt64Seconds(kToldFor);
     if (is_open() || is_old || absl::IsDeadlineExceeded(verdict.refusal)) return come_to_next();

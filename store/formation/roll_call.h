@@ -9,12 +9,13 @@
 
 namespace gradwire::store {
 
-// One process's part in finding out, by a store, that all ranks of a group are there, or that they cannot be a group:
-// which all who wait for it, and who come later, then hear at once, with the processes that are to blame.
+// One process's part in finding out, by a store, that all ranks of a group are there, or that they cannot be
+// a group: which all who wait for it, and who come later, then hear at once, with the processes that are to
+// blame.
 //
-// The groups that form in a store one after the other are numbered. A group is complete when all its ranks have come, and
-// over when one of them has left: who comes then, comes to the next. Where a member has ended without leaving, that is
-// known on its host alone.
+// The groups that form in a store one after the other are numbered. A group is complete when all its ranks
+// have come, and over when one of them has left: who comes then, comes to the next. Where a member has ended
+// without leaving, that is known on its host alone.
 struct RollCall {
   // Negative: it is assigned, in order of arrival.
   int rank = -1;
@@ -22,8 +23,8 @@ struct RollCall {
   int world_size = 0;
   // Of Clock::system().
   absl::Time deadline;
-  // The store may end when this process gives it back: when it hears that there will be no group, it waits a little for
-  // others to hear it too.
+  // The store may end when this process gives it back: when it hears that there will be no group, it waits a
+  // little for others to hear it too.
   bool may_end_store = false;
   // The process may be that rank of the last group still.
   bool again = false;

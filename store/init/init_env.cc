@@ -71,8 +71,8 @@ absl::StatusOr<Rendezvous> init_env(InitRequest request) {
   GRADWIRE_RETURN_IF_ERROR(read_number("GRADWIRE_ROUND", round));
   GRADWIRE_ASSIGN_OR_RETURN(std::shared_ptr<Store> store,
                             TcpStore::open(endpoint.host, endpoint.port, {.timeout = request.left()}));
-  // One store may serve every start of the job's workers; each has keys of its own. Our launcher counts rounds, of
-  // which not every one is a restart; torchrun says how many restarts there were.
+  // One store may serve every start of the job's workers; each has keys of its own. Our launcher counts
+  // rounds, of which not every one is a restart; torchrun says how many restarts there were.
   if (round == kNoRound) {
     request.attempt = environment_variable("TORCHELASTIC_RESTART_COUNT").value_or("0");
   } else {

@@ -29,7 +29,8 @@ struct InitRequest {
 // The rank and world size must be possible together. InvalidArgument.
 absl::Status check_rank(const InitRequest& request);
 
-// What every method does once it has a store: finds the others in it (store/formation/roll_call.h), and narrows it down to the group.
+// What every method does once it has a store: finds the others in it (store/formation/roll_call.h), and
+// narrows it down to the group.
 absl::StatusOr<Rendezvous> join_group(std::shared_ptr<Store> store, const InitRequest& request);
 
 // The TcpStore at `endpoint`, hosted here if that is this process's part: rank 0, or, with the rank unknown,

@@ -136,7 +136,8 @@ TEST(InitEnv, StoreOfTheLauncherServesEveryRestart) {
 
 TEST(InitEnv, RoundsOfTheLauncherDoNotMix) {
   std::unique_ptr<TcpStoreServer> launcher = value_or_throw(TcpStoreServer::start({.host = "localhost"}));
-  // The second round is of another size though no restart was counted, and the first one's keys are still there.
+  // The second round is of another size though no restart was counted, and the first one's keys are still
+  // there.
   int world_size = 2;
   for (const char* round : {"0", "1"}) {
     Environment environment({{"MASTER_ADDR", "localhost"},

@@ -117,8 +117,8 @@ class Announcer {
   std::thread thread_;  // Last: it uses the rest.
 };
 
-// A group's store, on the process that hosts it: newcomers can ask for it as long as it lives, and processes that come in
-// excess of a world size are told so there.
+// A group's store, on the process that hosts it: newcomers can ask for it as long as it lives, and processes
+// that come in excess of a world size are told so there.
 struct HostedStore {
   std::shared_ptr<Store> store;
   std::unique_ptr<Announcer> announcer;

@@ -16,10 +16,10 @@ namespace {
 // How long a store that holds a port of this machine may take to answer.
 constexpr absl::Duration kAnswerTime = absl::Seconds(10);
 
-// The stores that this process hosts, by port, so that whoever joins one of them here keeps it alive: groups of two names
-// at one address, or an agent and a process group, end in any order. They come from calls that know nothing of each other
-// but the address, and have no object in common that could own this; and a port is the process's, whoever asks for it.
-// The table itself keeps nothing alive.
+// The stores that this process hosts, by port, so that whoever joins one of them here keeps it alive: groups
+// of two names at one address, or an agent and a process group, end in any order. They come from calls that
+// know nothing of each other but the address, and have no object in common that could own this; and a port is
+// the process's, whoever asks for it. The table itself keeps nothing alive.
 class HostedStores {
  public:
   static HostedStores& instance() {

@@ -10,8 +10,8 @@
 
 namespace gradwire::store {
 
-// Forwards every call to another store, under another name of the key if a derived class says so. Begins with the other
-// store's timeout and has its own from then on. Thread-safe.
+// Forwards every call to another store, under another name of the key if a derived class says so. Begins with
+// the other store's timeout and has its own from then on. Thread-safe.
 class ForwardingStore : public Store {
  public:
   explicit ForwardingStore(std::shared_ptr<Store> store)

@@ -17,8 +17,8 @@
 
 namespace gradwire::store {
 
-// For tests: stands between clients and a server of this machine and passes on what both say, until it is told to lose
-// or to hold what the server says, or to cut the connections. Thread-safe.
+// For tests: stands between clients and a server of this machine and passes on what both say, until it is
+// told to lose or to hold what the server says, or to cut the connections. Thread-safe.
 class CuttingProxy {
  public:
   explicit CuttingProxy(int server_port) : server_port_(server_port) {

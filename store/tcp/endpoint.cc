@@ -95,8 +95,8 @@ bool same_address(const sockaddr* a, const sockaddr* b) {
                      &reinterpret_cast<const sockaddr_in6*>(b)->sin6_addr, sizeof(in6_addr)) == 0;
 }
 
-// All of 127.0.0.0/8 is this machine, and one address of it alone is an interface's: Debian gives a host's own name
-// 127.0.1.1. 0.0.0.0 and :: lead here too.
+// All of 127.0.0.0/8 is this machine, and one address of it alone is an interface's: Debian gives a host's
+// own name 127.0.1.1. 0.0.0.0 and :: lead here too.
 bool is_always_here(const sockaddr* address) {
   if (address->sa_family == AF_INET6) {
     return IN6_IS_ADDR_UNSPECIFIED(&reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr);

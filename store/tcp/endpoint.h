@@ -26,8 +26,8 @@ bool is_ipv6(absl::string_view host);
 // Whether the host, as written, means this machine alone: localhost, 127.x.x.x, ::1.
 bool is_loopback(absl::string_view host);
 
-// Whether `host`, a name or an address, is this machine: an address of one of its interfaces or of all of them
-// (0.0.0.0), or a name that stands for one. Unavailable when the name is not known.
+// Whether `host`, a name or an address, is this machine: an address of one of its interfaces or of all of
+// them (0.0.0.0), or a name that stands for one. Unavailable when the name is not known.
 absl::StatusOr<bool> is_this_machine(const std::string& host);
 
 }  // namespace gradwire::store

@@ -13,11 +13,12 @@ class ThreadPool;
 
 namespace gradwire::store {
 
-// The event loop of a TcpStore's server, of its client, or of a master's both, and the thread that drives it when
-// nobody who waits for an answer does so himself. It sleeps while nothing comes.
+// The event loop of a TcpStore's server, of its client, or of a master's both, and the thread that drives it
+// when nobody who waits for an answer does so himself. It sleeps while nothing comes.
 //
-// A Future whose Promise was made with executor() is waited for by driving the loop: an answer that comes soon wakes
-// no thread. Thread-safe. Destroyed when all transports on the loop have shut down, and not on its own thread.
+// A Future whose Promise was made with executor() is waited for by driving the loop: an answer that comes
+// soon wakes no thread. Thread-safe. Destroyed when all transports on the loop have shut down, and not on its
+// own thread.
 class StoreLoop {
  public:
   // `name` is the thread's. Unavailable when the system has no descriptor or thread left.

@@ -18,13 +18,13 @@
 
 namespace gradwire::store {
 
-// One client of a TcpStore's server: connects, says Hello, calls, and repeats what may be repeated after a broken
-// connection (proto/store.proto says what may).
+// One client of a TcpStore's server: connects, says Hello, calls, and repeats what may be repeated after a
+// broken connection (proto/store.proto says what may).
 //
-// A server that was reached once and then cannot be reached for kReconnectFor is given up: the store is in its memory,
-// so one that is gone does not come back with it. If its host says that nobody listens there any more, kRefusedFor is
-// enough; if it said itself that it stops, one attempt is. Before the first Hello the whole deadline is spent, because
-// the server may not have been started yet.
+// A server that was reached once and then cannot be reached for kReconnectFor is given up: the store is in
+// its memory, so one that is gone does not come back with it. If its host says that nobody listens there any
+// more, kRefusedFor is enough; if it said itself that it stops, one attempt is. Before the first Hello the
+// whole deadline is spent, because the server may not have been started yet.
 //
 // Thread-safe.
 class TcpStoreClient {

@@ -108,8 +108,8 @@ absl::Duration time_to_notice_the_end() {
 }
 
 TEST(TcpStoreFaults, KilledServerEndsWaitsSoonNamingTheAddress) {
-  // 400 ms where nothing else runs. A loaded machine only adds to that, and not each time; a server that cannot be
-  // reached, and is not known to be gone, would take 5 s each time.
+  // 400 ms where nothing else runs. A loaded machine only adds to that, and not each time; a server that
+  // cannot be reached, and is not known to be gone, would take 5 s each time.
   absl::Duration fastest = absl::InfiniteDuration();
   for (int i = 0; i < 3; ++i) fastest = std::min(fastest, time_to_notice_the_end());
   EXPECT_LT(fastest, absl::Seconds(3));
@@ -151,8 +151,8 @@ TEST(TcpStoreFaults, ClientsMayComeBeforeTheServer) {
 
 class Cut : public testing::Test {
  protected:
-  // Runs `call` on another thread and cuts its connection when the server has set `key` to `value` for it, whose
-  // answer is lost.
+  // Runs `call` on another thread and cuts its connection when the server has set `key` to `value` for it,
+  // whose answer is lost.
   template <class F>
   void cut_after(const std::string& key, const std::string& value, F call) {
     proxy_.lose_answers();

@@ -14,11 +14,12 @@
 
 namespace gradwire::store {
 
-// One connection of a client to a TcpStore's server: sends requests and finds for each answer who waits for it.
+// One connection of a client to a TcpStore's server: sends requests and finds for each answer who waits for
+// it.
 //
-// States: open from the start (what is sent while the connection is being made is queued), then closed for good, with
-// the reason: Unavailable, or FailedPrecondition when what answers is no Gradwire store. Thread-safe. Shared by the
-// client and the connection, which knows it as its listener.
+// States: open from the start (what is sent while the connection is being made is queued), then closed for
+// good, with the reason: Unavailable, or FailedPrecondition when what answers is no Gradwire store.
+// Thread-safe. Shared by the client and the connection, which knows it as its listener.
 class TcpStoreLink : public transport::ConnectionListener {
  public:
   using Answer = std::shared_ptr<const proto::Response>;
@@ -29,7 +30,8 @@ class TcpStoreLink : public transport::ConnectionListener {
   // Once, before send().
   void attach(std::shared_ptr<transport::Connection> connection);
 
-  // A request on its way. An answer with an error code is an answer; an error is the reason why none will come.
+  // A request on its way. An answer with an error code is an answer; an error is the reason why none will
+  // come.
   struct Sent {
     uint64_t id;
     Future<Answer> answer;

@@ -19,8 +19,8 @@ namespace gradwire::store {
 // (proto/store.proto). Its owner carries the answers to the sessions, which are connections.
 //
 // A session is there from its Hello on, and until close(). A request that must wait is kept, and answered by
-// the change that satisfies it, by expire(), or by stop(). Everything in a request is checked here: it comes from
-// anybody.
+// the change that satisfies it, by expire(), or by stop(). Everything in a request is checked here: it comes
+// from anybody.
 //
 // States: serving, then stopped. Not thread-safe.
 class TcpStoreService {
@@ -38,8 +38,8 @@ class TcpStoreService {
   explicit TcpStoreService(uint64_t number, std::size_t max_waiting_bytes = kMaxWaitingBytes,
                            std::size_t max_all_waiting_bytes = kMaxAllWaitingBytes);
 
-  // Appends the answer, unless the request waits, and those of other requests that it satisfied. InvalidArgument: what
-  // came is not of this protocol, and the session is to end.
+  // Appends the answer, unless the request waits, and those of other requests that it satisfied.
+  // InvalidArgument: what came is not of this protocol, and the session is to end.
   absl::Status handle(Session session, const proto::Request& request, absl::Time now, Answers& answers);
   // Whether it has said a Hello that was accepted.
   bool greeted(Session session) const { return sessions_.contains(session); }

@@ -14,11 +14,11 @@
 
 namespace gradwire::store {
 
-// Carries requests and answers between the connections of a TcpStore's server and its TcpStoreService, and tells the
-// service the time.
+// Carries requests and answers between the connections of a TcpStore's server and its TcpStoreService, and
+// tells the service the time.
 //
-// Belongs to the driver of the loop, but for num_waiters(). Shared by the listeners of its connections, so it lives as
-// long as the last of those.
+// Belongs to the driver of the loop, but for num_waiters(). Shared by the listeners of its connections, so it
+// lives as long as the last of those.
 class TcpStoreSessions : public std::enable_shared_from_this<TcpStoreSessions> {
  public:
   // `number`: the server's, random and not 0. `max_unread_bytes`: see TcpStoreServerOptions.

@@ -37,8 +37,8 @@ using gradwire::rpc::testing::Group;
 using testing::HasSubstr;
 
 const BackwardOptions kOptions = {.timeout = absl::Seconds(30)};
-// A loss is noticed at once, a cancellation arrives in a moment; a slow machine has a share. A pass that waited for its
-// timeout would take longer.
+// A loss is noticed at once, a cancellation arrives in a moment; a slow machine has a share. A pass that
+// waited for its timeout would take longer.
 constexpr absl::Duration kSoon = absl::Seconds(25);
 
 // What handlers and hooks of a test do besides.

@@ -1,4 +1,5 @@
-// Gradients have the bits that libtorch gives in one process, where each tensor of a message passes a clone().
+// Gradients have the bits that libtorch gives in one process, where each tensor of a message passes a
+// clone().
 
 #include <ATen/Functions.h>
 #include <ATen/SequenceNumber.h>

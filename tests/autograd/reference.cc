@@ -110,7 +110,8 @@ class Run {
   const Site& site() const { return site_; }
 
  private:
-  // What arrives of a message; remembers to look whether gradients come back. A clone has one node for each tensor.
+  // What arrives of a message; remembers to look whether gradients come back. A clone has one node for each
+  // tensor.
   std::vector<at::Tensor> sent(const std::vector<at::Tensor>& tensors) {
     std::vector<at::Tensor> arrived;
     auto message = std::make_shared<std::vector<bool>>();

@@ -132,8 +132,8 @@ TEST(Steps, LeaveNothingBehind) {
   {
     const RRef<Layer> layer = group[0]->remote<Layer>("worker1", int64_t{16});
     int64_t before = quiet_bytes(group, train(group, layer, kStepsOfAPart));
-    // Threads that a busy machine brings about late take their stacks and arenas in one part or another; a leak is in
-    // each of them.
+    // Threads that a busy machine brings about late take their stacks and arenas in one part or another; a
+    // leak is in each of them.
     int64_t least = std::numeric_limits<int64_t>::max();
     for (int part = 1; part < kParts; ++part) {
       const absl::Time begun = absl::Now();

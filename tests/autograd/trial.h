@@ -20,7 +20,8 @@ struct Trial {
 // smart mode, and in the fast one where everything that is sent is used.
 Trial try_exact(const gradwire::rpc::testing::Group& group, uint64_t seed, const GeneratorOptions& options);
 
-// The real families: on every group, and in every repetition, the bits of the gradients are those of one process.
+// The real families: on every group, and in every repetition, the bits of the gradients are those of one
+// process.
 Trial try_real(const std::vector<const gradwire::rpc::testing::Group*>& groups, int repetitions,
                uint64_t seed, const GeneratorOptions& options);
 

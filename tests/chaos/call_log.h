@@ -27,8 +27,8 @@ struct CallRecord {
 
 int64_t monotonic_us();
 
-// The calls that this process makes, one line for the start and one for the end of each, in a file: what was written
-// outlives a process that is killed. Thread-safe.
+// The calls that this process makes, one line for the start and one for the end of each, in a file: what was
+// written outlives a process that is killed. Thread-safe.
 class CallLog {
  public:
   static CallLog& instance();

@@ -18,8 +18,8 @@ struct Census {
 
 Census take_census();
 
-// Whether the process holds no more than `before`; waits for that at most two seconds, since a thread that was joined
-// may be listed a moment longer. `now` is what it held at the end.
+// Whether the process holds no more than `before`; waits for that at most two seconds, since a thread that
+// was joined may be listed a moment longer. `now` is what it held at the end.
 bool returns_to(const Census& before, Census& now);
 
 // Resident memory, in bytes.

@@ -30,7 +30,8 @@ struct RunReport {
   int outcasts = 0;
   // Calls that must not run out of time (Plan::patient).
   int64_t patient_calls = 0;
-  // The longest any call took beyond its deadline, any worker's tables needed to become empty, and any shutdown took.
+  // The longest any call took beyond its deadline, any worker's tables needed to become empty, and any
+  // shutdown took.
   absl::Duration overrun = -absl::InfiniteDuration();
   absl::Duration emptying;
   absl::Duration shutdown;
@@ -39,8 +40,8 @@ struct RunReport {
   absl::Duration stalled;
 };
 
-// One run of one plan: starts the workers, kills and pauses them, leads the survivors to the end, and checks what they
-// wrote down.
+// One run of one plan: starts the workers, kills and pauses them, leads the survivors to the end, and checks
+// what they wrote down.
 class ChaosRun {
  public:
   struct Options {

@@ -1,16 +1,16 @@
 // Programs over four processes that are killed, paused, and lose messages.
 //
-// Each run follows from its seed (plan.h, program.h). By itself the test makes 200 of them; under the sanitizers a
-// tenth. More, or one again:
+// Each run follows from its seed (plan.h, program.h). By itself the test makes 200 of them; under the
+// sanitizers a tenth. More, or one again:
 //
 //   bazel test //tests/chaos:chaos_test --test_arg=--runs=1000 --test_timeout=3600
 //   bazel run //tests/chaos:chaos_test -- --seed=17
 //
-// --first=N: begin with that seed (default 1). --jobs=N: runs at a time (default 2). --verbose: print every plan.
-// --lose-services: see faults.h. GRADWIRE_CHAOS_RUNS in the environment is --runs.
+// --first=N: begin with that seed (default 1). --jobs=N: runs at a time (default 2). --verbose: print every
+// plan. --lose-services: see faults.h. GRADWIRE_CHAOS_RUNS in the environment is --runs.
 //
-// A run's programs and faults are the same each time; which message meets which moment is not. What fails now and then
-// is found again by --seed=N --runs=50 --same, which repeats the seed fifty times.
+// A run's programs and faults are the same each time; which message meets which moment is not. What fails now
+// and then is found again by --seed=N --runs=50 --same, which repeats the seed fifty times.
 
 #include <gtest/gtest.h>
 #include <signal.h>

@@ -10,11 +10,11 @@ namespace chaos {
 
 // The faults of one worker, for all its transports.
 //
-// A message may get lost while its connection goes on, if it is a program's request or the answer to one, without
-// references in it: the call then runs into its deadline. Any message may get lost together with its connection: that
-// is how a stream loses what carries references, and what workers tell each other about them. With `lose_services`
-// these get lost by themselves too, which a stream does not do. The worker may also end, by SIGKILL, before a message
-// leaves.
+// A message may get lost while its connection goes on, if it is a program's request or the answer to one,
+// without references in it: the call then runs into its deadline. Any message may get lost together with its
+// connection: that is how a stream loses what carries references, and what workers tell each other about
+// them. With `lose_services` these get lost by themselves too, which a stream does not do. The worker may
+// also end, by SIGKILL, before a message leaves.
 class Faults {
  public:
   Faults(const Plan& plan, int worker, bool lose_services);

@@ -36,7 +36,8 @@ struct Plan {
     absl::Duration length;
   };
 
-  // Of the process that has the store, so long after the programs began. One that is started again has kept nothing.
+  // Of the process that has the store, so long after the programs began. One that is started again has kept
+  // nothing.
   struct StoreFault {
     enum class What { kNone, kPause, kKill, kRestart };
     What what = What::kNone;
@@ -56,8 +57,8 @@ struct Plan {
   double delay = 0;
   std::vector<Kill> kills;
   std::vector<Pause> pauses;
-  // About as long as kDeadAfterOfLongPause, and then nothing else happens in the run. A worker that is paused for longer is
-  // dead to the others, and learns it.
+  // About as long as kDeadAfterOfLongPause, and then nothing else happens in the run. A worker that is paused
+  // for longer is dead to the others, and learns it.
   std::optional<Pause> long_pause;
   StoreFault store;
   bool graceful = true;
@@ -68,8 +69,8 @@ struct Plan {
   int steps = 0;
 
   bool faulty() const { return lose > 0 || cut > 0 || delay > 0; }
-  // Whether nothing happens in the run that may make a call wait: its calls have so much time that none may run out of
-  // it. (A worker that is killed fails calls, at once. No call needs the store.)
+  // Whether nothing happens in the run that may make a call wait: its calls have so much time that none may
+  // run out of it. (A worker that is killed fails calls, at once. No call needs the store.)
   bool patient() const { return !faulty() && pauses.empty(); }
   // A worker is suspect after a pause of middling length. Dead is only who was killed, or paused for long.
   static constexpr absl::Duration kHeartbeat = absl::Milliseconds(40);

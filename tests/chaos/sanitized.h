@@ -11,8 +11,8 @@ inline constexpr bool kSanitized = __has_feature(address_sanitizer) || __has_fea
 inline constexpr bool kSanitized = false;
 #endif
 
-// ThreadSanitizer starts a process with two pipes that lives on, to name functions, when it first asks whether a report
-// is to be suppressed (base/tsan_suppressions).
+// ThreadSanitizer starts a process with two pipes that lives on, to name functions, when it first asks
+// whether a report is to be suppressed (base/tsan_suppressions).
 #if defined(__SANITIZE_THREAD__)
 inline constexpr bool kMayHaveSymbolizer = true;
 #elif defined(__has_feature)

@@ -50,8 +50,8 @@ namespace chaos {
 struct Held {
   gradwire::rpc::RRef<Cell> cell;
   int64_t tag = 0;
-  // The owner has made the value and knew of the handle that this one descends from: as long as the owner lives the
-  // value must be there.
+  // The owner has made the value and knew of the handle that this one descends from: as long as the owner
+  // lives the value must be there.
   bool certain = false;
 
   // As an argument: the reference, and the rest as one number.
@@ -83,8 +83,8 @@ class Keep {
 int64_t add(int64_t a, int64_t b);
 // `size` bytes; each is 'x'.
 std::string text(int64_t size);
-// How often this process has run it for `tag`, with this time. Idempotent: a caller sees 1, however often its call is
-// repeated.
+// How often this process has run it for `tag`, with this time. Idempotent: a caller sees 1, however often its
+// call is repeated.
 int64_t run_once(int64_t tag);
 // Takes so long, unless the caller gives up.
 int64_t slow(int64_t milliseconds);

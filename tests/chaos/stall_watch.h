@@ -10,8 +10,8 @@
 
 namespace chaos {
 
-// Notices when the machine as a whole stood still, or gave this process nothing for long: a virtual machine that is
-// moved, a laptop that slept. What is measured meanwhile says nothing of the programs. Thread-safe.
+// Notices when the machine as a whole stood still, or gave this process nothing for long: a virtual machine
+// that is moved, a laptop that slept. What is measured meanwhile says nothing of the programs. Thread-safe.
 class StallWatch {
  public:
   StallWatch();

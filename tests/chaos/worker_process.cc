@@ -27,7 +27,8 @@ WorkerProcess::WorkerProcess(const std::vector<std::string>& command, const std:
   ::posix_spawn_file_actions_init(&files);
   ::posix_spawn_file_actions_addopen(&files, 1, output_path.c_str(), O_CREAT | O_WRONLY | O_APPEND, 0600);
   ::posix_spawn_file_actions_adddup2(&files, 1, 2);
-  // Over 4, so that what is put there is not one of them: the pipes' ends are above, or moved onto themselves.
+  // Over 4, so that what is put there is not one of them: the pipes' ends are above, or moved onto
+  // themselves.
   const int say_end = ::fcntl(from[1], F_DUPFD_CLOEXEC, 10);
   const int hear_end = ::fcntl(to[0], F_DUPFD_CLOEXEC, 10);
   ::posix_spawn_file_actions_adddup2(&files, say_end, 3);

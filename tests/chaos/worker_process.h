@@ -10,8 +10,8 @@
 
 namespace chaos {
 
-// A worker of a run as a process, with a pipe in each direction, in a process group of its own. Its standard output and
-// error go to a file.
+// A worker of a run as a process, with a pipe in each direction, in a process group of its own. Its standard
+// output and error go to a file.
 //
 // Not thread-safe. The destructor kills what is left and reaps it.
 class WorkerProcess {

@@ -4,15 +4,16 @@
 
 namespace gradwire::collectives {
 
-// The conformance suite: what each rank of a world does, of whatever backend and size, in whatever thread or process.
-// Called by all ranks at once, in this order or another that is the same for all; each leaves the world as it was. A
-// wrong result throws std::runtime_error that says which.
+// The conformance suite: what each rank of a world does, of whatever backend and size, in whatever thread or
+// process. Called by all ranks at once, in this order or another that is the same for all; each leaves the
+// world as it was. A wrong result throws std::runtime_error that says which.
 struct Case {
   const char* name;
   void (*run)(ProcessGroup& world);
 };
 
-// All reductions that the backend has (support.h) for all dtypes, against a reference; the others are refused.
+// All reductions that the backend has (support.h) for all dtypes, against a reference; the others are
+// refused.
 void check_reductions(ProcessGroup& group);
 // What brings data from rank to rank, for all dtypes.
 void check_copies(ProcessGroup& group);

@@ -183,7 +183,8 @@ void check_messages(ProcessGroup& group) {
     return at::full({count}, 10 * world_rank + number, at::kLong);
   };
   for (const int64_t count : {int64_t{0}, int64_t{1}, int64_t{100000}}) {
-    // Two with one tag, which do not overtake one another, and one of any source with another tag that is sent first.
+    // Two with one tag, which do not overtake one another, and one of any source with another tag that is
+    // sent first.
     Tensors received;
     std::vector<std::shared_ptr<Work>> works;
     for (int i = 0; i < 3; ++i) received.push_back(at::zeros({count}, at::kLong));

@@ -1,5 +1,5 @@
-// Two hosts with two ranks each: network namespaces with a link between them. Skipped, saying why, where these cannot be
-// made (they take root).
+// Two hosts with two ranks each: network namespaces with a link between them. Skipped, saying why, where
+// these cannot be made (they take root).
 #include <ATen/ATen.h>
 #include <sched.h>
 

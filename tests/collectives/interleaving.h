@@ -6,8 +6,8 @@
 
 namespace gradwire::collectives {
 
-// A random program for the ranks of a world and of groups in it: the same for all ranks of one seed, and legal, so that it
-// must end. Pure.
+// A random program for the ranks of a world and of groups in it: the same for all ranks of one seed, and
+// legal, so that it must end. Pure.
 struct Interleaving {
   enum class Kind {
     kAllReduce,
@@ -35,7 +35,8 @@ struct Interleaving {
   struct Round {
     // Made by all ranks before the round: groups[0 .. groups) exist in it.
     std::size_t groups = 1;
-    // Every rank takes the steps asynchronously in an order of its own; else in the order given, each synchronously or not.
+    // Every rank takes the steps asynchronously in an order of its own; else in the order given, each
+    // synchronously or not.
     bool shuffled = false;
     std::vector<Step> steps;
   };
@@ -43,8 +44,8 @@ struct Interleaving {
   static Interleaving make(uint64_t seed, int world_size);
 
   bool takes_part(const Step& step, int rank) const;
-  // The steps that `rank` takes part in, in its order: that of collectives is the same on all ranks of a group, and that of
-  // messages with one tag on both sides.
+  // The steps that `rank` takes part in, in its order: that of collectives is the same on all ranks of a
+  // group, and that of messages with one tag on both sides.
   std::vector<std::size_t> order(std::size_t round, int rank) const;
   // Whether `rank` waits for the step before it takes the next.
   bool waits(std::size_t round, std::size_t step, int rank) const;

@@ -8,8 +8,8 @@
 
 namespace gradwire::collectives {
 
-// What each backend can do: the tables of docs/collectives.md. The conformance suite does what stands here as done, and
-// sees the rest refused.
+// What each backend can do: the tables of docs/collectives.md. The conformance suite does what stands here as
+// done, and sees the rest refused.
 
 // Where the caller's tensors are.
 enum class TensorDevice { kCpu, kCuda };
@@ -34,8 +34,8 @@ inline constexpr DtypeClass kDtypeClasses[] = {DtypeClass::kInteger, DtypeClass:
 inline constexpr ReduceOp kReduceOps[] = {ReduceOp::kSum,  ReduceOp::kProduct, ReduceOp::kMin,
                                           ReduceOp::kMax,  ReduceOp::kBand,    ReduceOp::kBor,
                                           ReduceOp::kBxor, ReduceOp::kAvg};
-// Of tensors of all dtypes, but for reductions. What has no tensor of the caller's is the same for every device.
-// kNewGroup is of no backend.
+// Of tensors of all dtypes, but for reductions. What has no tensor of the caller's is the same for every
+// device. kNewGroup is of no backend.
 inline constexpr Operation kOperations[] = {Operation::kBroadcast,
                                             Operation::kReduce,
                                             Operation::kAllReduce,

@@ -1,5 +1,5 @@
-// The tables of support.h are those of the documentation, and those of the checks that refuse calls; where a backend
-// runs, the conformance suite compares what it does.
+// The tables of support.h are those of the documentation, and those of the checks that refuse calls; where a
+// backend runs, the conformance suite compares what it does.
 #include "gradwire/tests/collectives/support.h"
 
 #include <ATen/ops/zeros.h>

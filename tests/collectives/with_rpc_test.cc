@@ -1,5 +1,5 @@
-// A process group and an rpc agent in one job: they find the others at one address, whichever begins and whichever ends
-// first.
+// A process group and an rpc agent in one job: they find the others at one address, whichever begins and
+// whichever ends first.
 #include <ATen/ops/full.h>
 
 #include <cstdio>

@@ -15,8 +15,8 @@ struct World {
   std::map<std::string, std::string> options;
 };
 
-// Calls `member` for each rank of a new world, each in a thread of its own; what one throws is a failure of the test. The
-// groups end when all have returned.
+// Calls `member` for each rank of a new world, each in a thread of its own; what one throws is a failure of
+// the test. The groups end when all have returned.
 void in_world(int size, const World& world, const std::function<void(ProcessGroup&)>& member);
 
 }  // namespace gradwire::collectives

@@ -1,4 +1,5 @@
-// Reads the input as an envelope between agents (proto/rpc.proto), and the values of its payload as those of a call.
+// Reads the input as an envelope between agents (proto/rpc.proto), and the values of its payload as those of
+// a call.
 
 #include <cstdint>
 #include <limits>

@@ -39,8 +39,8 @@ struct Outcome {
   bool operator==(const Outcome&) const = default;
 };
 
-// Reads a stream as the comment in transport/tcp/frame.h says, with nothing of the parser's: whole frames only, so that it
-// knows no states.
+// Reads a stream as the comment in transport/tcp/frame.h says, with nothing of the parser's: whole frames
+// only, so that it knows no states.
 class Reference {
  public:
   Reference(const char* data, std::size_t size, const Limits& limits, int stripes)

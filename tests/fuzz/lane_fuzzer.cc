@@ -1,5 +1,5 @@
-// Takes the input for what a hostile writer puts into the cells of a lane (collectives/cpu/lanes/lane.h), one after the
-// other, 56 bytes each behind the stamp; what a hostile reader says goes to a writer.
+// Takes the input for what a hostile writer puts into the cells of a lane (collectives/cpu/lanes/lane.h), one
+// after the other, 56 bytes each behind the stamp; what a hostile reader says goes to a writer.
 
 #include <algorithm>
 #include <cstring>

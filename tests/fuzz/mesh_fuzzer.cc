@@ -1,5 +1,5 @@
-// Reads the input as a message between ranks of a mesh (collectives/cpu/mesh/mesh_wire.h): a byte that says how many
-// buffers there are, for each a byte with its size, and the header.
+// Reads the input as a message between ranks of a mesh (collectives/cpu/mesh/mesh_wire.h): a byte that says
+// how many buffers there are, for each a byte with its size, and the header.
 
 #include <map>
 #include <string>
@@ -15,8 +15,8 @@ using gradwire::fuzzing::number_at;
 using gradwire::fuzzing::require;
 using gradwire::transport::Message;
 
-// Which fields each kind may use, from the comments of FrameKind: c a code, m channel and tag, t the tag, s a size, i an id,
-// p a payload, h a token behind it.
+// Which fields each kind may use, from the comments of FrameKind: c a code, m channel and tag, t the tag, s a
+// size, i an id, p a payload, h a token behind it.
 const std::map<int, std::string>& fields() {
   static const auto& all = *new std::map<int, std::string>{
       {1, "tsh"}, {2, ""},    {3, "msp"}, {4, "msi"}, {5, "i"},

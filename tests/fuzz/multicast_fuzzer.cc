@@ -1,5 +1,6 @@
-// Reads the input as datagrams that a member of a multicast group hears (store/formation/multicast_election.h): for each a byte with
-// the tenths of a second since the last, a byte with its length, and its bytes. The first byte is the world's size.
+// Reads the input as datagrams that a member of a multicast group hears
+// (store/formation/multicast_election.h): for each a byte with the tenths of a second since the last, a byte
+// with its length, and its bytes. The first byte is the world's size.
 
 #include <map>
 #include <string>

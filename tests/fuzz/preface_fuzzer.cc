@@ -1,5 +1,5 @@
-// Reads the input as the preface of a connection or a stripe (transport/tcp/preface.h), and as the sizes of a striped
-// buffer.
+// Reads the input as the preface of a connection or a stripe (transport/tcp/preface.h), and as the sizes of a
+// striped buffer.
 
 #include <string>
 

@@ -1,6 +1,6 @@
-// Reads the input as requests to the server of a TcpStore (proto/store.proto), from three clients that have said Hello:
-// for each a byte that names the client, a byte with its length, and its bytes. A model beside it says what each answer
-// has to be.
+// Reads the input as requests to the server of a TcpStore (proto/store.proto), from three clients that have
+// said Hello: for each a byte that names the client, a byte with its length, and its bytes. A model beside it
+// says what each answer has to be.
 
 #include <cerrno>
 #include <cstdlib>

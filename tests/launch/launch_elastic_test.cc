@@ -15,7 +15,8 @@ namespace {
 
 class LaunchElastic : public testing::Test {
  protected:
-  // Says how large the job is and how often it was started again, and works until it is told to end; with USR1 well.
+  // Says how large the job is and how often it was started again, and works until it is told to end; with
+  // USR1 well.
   std::unique_ptr<LaunchProcess> node(const std::string& nnodes, std::vector<std::string> options = {}) {
     options.insert(options.begin(),
                    {absl::StrCat("--nnodes=", nnodes), absl::StrCat("--rdzv_endpoint=127.0.0.1:", port_),
@@ -26,7 +27,8 @@ class LaunchElastic : public testing::Test {
                     "while :; do sleep 0.02; done"));
   }
 
-  // For tests in which one is lost: after three such seconds, so that a loaded machine makes none that is not.
+  // For tests in which one is lost: after three such seconds, so that a loaded machine makes none that is
+  // not.
   static constexpr char kSoonMissed[] = "--rdzv_conf=keep_alive_interval=1";
 
   struct Said {

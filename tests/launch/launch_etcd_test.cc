@@ -98,8 +98,8 @@ TEST_F(LaunchEtcd, ATimeWithoutEtcdIsHeldAgainstNobody) {
   const std::vector<LaunchProcess*> nodes = {a.get(), b.get()};
   const std::vector<Met> met = next_meeting(nodes, any);
   etcd_->kill();
-  // Longer than a node that is lost is waited for. That in turn is longer than one node may find etcd again behind
-  // another.
+  // Longer than a node that is lost is waited for. That in turn is longer than one node may find etcd again
+  // behind another.
   absl::SleepFor(absl::Seconds(7));
   etcd_->start();
   end_well(nodes, met);

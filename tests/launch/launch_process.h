@@ -36,8 +36,8 @@ class LaunchProcess {
   int wait();
   std::string out() const { return read(out_path_); }
   std::string err() const { return read(err_path_); }
-  // The lines of err() but for what the launcher says it waits for, when it has waited for a while: a slow machine makes
-  // it do so anywhere.
+  // The lines of err() but for what the launcher says it waits for, when it has waited for a while: a slow
+  // machine makes it do so anywhere.
   std::vector<std::string> complaints() const;
 
  private:

@@ -22,7 +22,8 @@ std::vector<std::string> sorted(std::vector<std::string> lines) {
   return lines;
 }
 
-// Says which start of the job it is; in the first ones rank 1 fails, once rank 0 has said it too and waits for its end.
+// Says which start of the job it is; in the first ones rank 1 fails, once rank 0 has said it too and waits
+// for its end.
 std::string fails_until(int restart) {
   static int number = 0;
   const std::string file =

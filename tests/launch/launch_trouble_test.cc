@@ -1,4 +1,5 @@
-// What can be wrong on one of several nodes, or with the store; and signals to launchers that depend on others.
+// What can be wrong on one of several nodes, or with the store; and signals to launchers that depend on
+// others.
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>

@@ -1,4 +1,5 @@
-// Meets the other workers of its round in their store, says so on descriptor 9, and works on until SIGUSR1 ends it well.
+// Meets the other workers of its round in their store, says so on descriptor 9, and works on until SIGUSR1
+// ends it well.
 
 #include <signal.h>
 #include <unistd.h>

@@ -21,8 +21,9 @@ struct Met {
   pid_t pid = 0;
 };
 
-// The next time that the one worker of each of `nodes` has met the others, in a round that is `wanted`; of rounds before it
-// some may have been broken off. Expects that all say the same of the round, and that in its store there was nobody else.
+// The next time that the one worker of each of `nodes` has met the others, in a round that is `wanted`; of
+// rounds before it some may have been broken off. Expects that all say the same of the round, and that in its
+// store there was nobody else.
 std::vector<Met> next_meeting(const std::vector<LaunchProcess*>& nodes,
                               const std::function<bool(const Met&)>& wanted);
 

@@ -1,5 +1,5 @@
-// A worker that ends as its argument says: in a call that it serves ("crash"), or well, but without shutdown ("leave").
-// Rank 0 does that; rank 1 is the one that suffers.
+// A worker that ends as its argument says: in a call that it serves ("crash"), or well, but without shutdown
+// ("leave"). Rank 0 does that; rank 1 is the one that suffers.
 
 #include <string>
 

@@ -1,6 +1,6 @@
-// Three hosts and a network that parts them: each host is a network namespace with one worker. Skipped, saying why,
-// where these cannot be made (they take root). The time until a dead link is noticed is printed; it is
-// HeartbeatOptions::dead_after and a little.
+// Three hosts and a network that parts them: each host is a network namespace with one worker. Skipped,
+// saying why, where these cannot be made (they take root). The time until a dead link is noticed is printed;
+// it is HeartbeatOptions::dead_after and a little.
 
 #include <gtest/gtest.h>
 #include <poll.h>

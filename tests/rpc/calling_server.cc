@@ -1,4 +1,5 @@
-// A server that calls the worker "client", again and again, until a call fails with another code than Unavailable.
+// A server that calls the worker "client", again and again, until a call fails with another code than
+// Unavailable.
 //   calling_server INIT_METHOD NAME RANK WORLD_SIZE [HEARTBEAT_MS DEAD_AFTER_MS]
 
 #include "absl/time/clock.h"

@@ -10,8 +10,8 @@
 
 namespace gradwire::rpc {
 
-// The program INIT_METHOD NAME RANK WORLD_SIZE [HEARTBEAT_MS DEAD_AFTER_MS]: joins, does its work, and serves until all
-// shut down. Its suspect_after is five heartbeats. Returns 0, or exit_code_of() an error.
+// The program INIT_METHOD NAME RANK WORLD_SIZE [HEARTBEAT_MS DEAD_AFTER_MS]: joins, does its work, and serves
+// until all shut down. Its suspect_after is five heartbeats. Returns 0, or exit_code_of() an error.
 inline int server_main(int argc, char** argv, const std::function<void()>& work) {
   if (argc != 5 && argc != 7) {
     std::cerr << "usage: server INIT_METHOD NAME RANK WORLD_SIZE [HEARTBEAT_MS DEAD_AFTER_MS]\n";

@@ -32,7 +32,8 @@ class ChildProcess {
   pid_t pid_ = 0;
 };
 
-// A worker whose whole program is to join and serve (server.cc, or another). Its suspect_after is five intervals.
+// A worker whose whole program is to join and serve (server.cc, or another). Its suspect_after is five
+// intervals.
 class ServerProcess : public ChildProcess {
  public:
   ServerProcess(const std::string& init_method, const std::string& name, int rank, int world_size,

@@ -1,4 +1,5 @@
-// The process that the group's store is in, a worker or a process of its own, is paused, killed or started again.
+// The process that the group's store is in, a worker or a process of its own, is paused, killed or started
+// again.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

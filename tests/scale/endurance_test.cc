@@ -1,5 +1,5 @@
-// Two processes that call each other and refer to each other's objects for long: their memory, descriptors and threads
-// stay as they are, and their tables become empty.
+// Two processes that call each other and refer to each other's objects for long: their memory, descriptors
+// and threads stay as they are, and their tables become empty.
 //
 // By itself: 1,000,000 calls and 100,000 references; a twentieth under the sanitizers. Others (on one line):
 //   bazel test //tests/scale:endurance_test --test_arg=--calls=10000000 --test_arg=--references=1000000
@@ -114,8 +114,8 @@ void expect_flat(const std::string& what, int64_t count, F work) {
     std::cout << count << " " << what << " in " << took << ": worker" << i << " has "
               << before.bytes[i] / 1024 << " KiB after a fifth, " << growth / 1024 << " KiB more at the end; "
               << after.descriptors[i] << " descriptors, " << after.threads[i] << " threads\n";
-    // Threads' stacks and arenas may come late, on a busy machine above all; a leak of 6 bytes a call, or 50 a reference,
-    // would show.
+    // Threads' stacks and arenas may come late, on a busy machine above all; a leak of 6 bytes a call, or 50
+    // a reference, would show.
     if (!chaos::kSanitized) {
       EXPECT_LE(growth, int64_t{4} << 20) << what;
     }

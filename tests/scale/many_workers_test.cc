@@ -2,8 +2,8 @@
 //
 // By itself: 64 workers; 12 under the sanitizers. Others:
 //   bazel test //tests/scale:many_workers_test --test_arg=--workers=128 --test_output=all
-// --transport=tcp: not the fastest that works. Printed are the time of the first calls, and what a peer costs:
-// descriptors and resident memory, as differences between before and after the calls.
+// --transport=tcp: not the fastest that works. Printed are the time of the first calls, and what a peer
+// costs: descriptors and resident memory, as differences between before and after the calls.
 
 #include <gtest/gtest.h>
 #include <poll.h>

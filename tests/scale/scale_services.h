@@ -26,7 +26,8 @@ gradwire::rpc::RRef<Item> offer(int64_t number);
 // Takes a reference, fetches the value and lets go.
 int64_t read(const gradwire::rpc::RRef<Item>& item);
 
-// The callee's resident bytes, descriptors, threads, and what its agent's tables hold in all but the call to this.
+// The callee's resident bytes, descriptors, threads, and what its agent's tables hold in all but the call to
+// this.
 std::vector<int64_t> holdings();
 
 }  // namespace scale

@@ -1,5 +1,5 @@
-// Where the time of one small call goes: each step by itself, on one thread, hot. What a whole call takes beyond their
-// sum (suite rpc, case add2) is the way between the processes and between the steps.
+// Where the time of one small call goes: each step by itself, on one thread, hot. What a whole call takes
+// beyond their sum (suite rpc, case add2) is the way between the processes and between the steps.
 //
 //   bazel run -c opt //tools/bench:call_budget
 

@@ -9,7 +9,8 @@
 
 namespace gradwire::transport {
 
-// Holds the sizes of one message against the limits. Each method is InvalidArgument with the limit that is passed.
+// Holds the sizes of one message against the limits. Each method is InvalidArgument with the limit that is
+// passed.
 class MessageSizes {
  public:
   explicit MessageSizes(const Limits& limits) : limits_(limits) {}

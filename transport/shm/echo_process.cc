@@ -1,7 +1,8 @@
-// The other process of the tests between two. Prints its address and echoes what comes, until its standard input ends.
+// The other process of the tests between two. Prints its address and echoes what comes, until its standard
+// input ends.
 //
-// A header "stream N" is answered with "begin", and then with a message of one buffer of N bytes; "sent" is printed when
-// send() has returned.
+// A header "stream N" is answered with "begin", and then with a message of one buffer of N bytes; "sent" is
+// printed when send() has returned.
 
 #include <unistd.h>
 

@@ -15,9 +15,10 @@
 
 namespace gradwire::transport {
 
-// Puts messages together from the records of a ring (transport/shm/memory/ring.h). Everything is copied into memory of this process before
-// it is looked at; lengths are checked against the limits before memory is allocated; blocks of the arena become
-// buffers as they are. Not thread-safe. After an error it must not be used again.
+// Puts messages together from the records of a ring (transport/shm/memory/ring.h). Everything is copied into
+// memory of this process before it is looked at; lengths are checked against the limits before memory is
+// allocated; blocks of the arena become buffers as they are. Not thread-safe. After an error it must not be
+// used again.
 //
 //   while (const uint64_t word = ring.peek()) {
 //     const RecordWord record = RecordWord::decode(word);
@@ -37,9 +38,10 @@ class MessageReader {
     message_limits_.max_message_bytes = std::min(limits_.max_message_bytes, bytes);
   }
 
-  // Reads the next record of `ring`, whose first bytes are `record`; whether it completes a message, which is then to be
-  // taken. `catch_up` is called when a block of an unknown segment is named, and is to learn of the segments that have
-  // been announced. InvalidArgument for what is no message, or over a limit; ResourceExhausted when there is no memory.
+  // Reads the next record of `ring`, whose first bytes are `record`; whether it completes a message, which is
+  // then to be taken. `catch_up` is called when a block of an unknown segment is named, and is to learn of
+  // the segments that have been announced. InvalidArgument for what is no message, or over a limit;
+  // ResourceExhausted when there is no memory.
   absl::StatusOr<bool> read(const RingConsumer& ring, const RecordWord& record,
                             absl::FunctionRef<absl::Status()> catch_up);
   // REQUIRES: a message is complete.

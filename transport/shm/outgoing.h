@@ -25,8 +25,8 @@ class Outgoing {
   std::size_t stream_bytes() const;
 
   enum class Progress { kDone, kMore, kNoRoom };
-  // Writes records; `published` says whether there were any. kMore: this was much for one turn. kNoRoom: go on when the
-  // ring has room for a record of `needed` bytes.
+  // Writes records; `published` says whether there were any. kMore: this was much for one turn. kNoRoom: go
+  // on when the ring has room for a record of `needed` bytes.
   Progress write(RingProducer& ring, bool& published, std::size_t& needed);
 
   // Somebody has tried to put its buffers into the arena, or it is too late for that.
@@ -40,8 +40,8 @@ class Outgoing {
     Buffer buffer;
   };
   std::vector<BorrowedPart> borrowed_parts() const;
-  // Puts copies in their place: each part's `buffer` now holds what was `offset` and beyond. Gives back the buffers
-  // that are not needed any more in the same vector.
+  // Puts copies in their place: each part's `buffer` now holds what was `offset` and beyond. Gives back the
+  // buffers that are not needed any more in the same vector.
   void replace_borrowed(std::vector<BorrowedPart>& parts);
 
  private:
@@ -62,7 +62,8 @@ class Outgoing {
   Message message_;
   // Of each buffer; 0: none.
   absl::InlinedVector<uint64_t, 4> blocks_;
-  // How many bytes at the front of each buffer had been copied when it was captured; the capture does not have them.
+  // How many bytes at the front of each buffer had been copied when it was captured; the capture does not
+  // have them.
   std::vector<std::size_t> captured_from_;
 
   // When it was queued.

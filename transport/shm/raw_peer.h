@@ -14,8 +14,8 @@
 
 namespace gradwire::transport {
 
-// For tests: the other end of a connection through shared memory, without manners. It connects to a listening transport,
-// or is one that a RawListener accepted, and does what it is told. Not thread-safe.
+// For tests: the other end of a connection through shared memory, without manners. It connects to a listening
+// transport, or is one that a RawListener accepted, and does what it is told. Not thread-safe.
 class RawPeer {
  public:
   // Unconnected if that fails.
@@ -32,7 +32,8 @@ class RawPeer {
 
   // Makes a ring of this end and says hello as it should be.
   void say_hello(std::size_t ring_bytes, std::size_t max_arena_bytes);
-  // Takes in what has come: the other end's hello and its segments, which are mapped. False when there is nothing.
+  // Takes in what has come: the other end's hello and its segments, which are mapped. False when there is
+  // nothing.
   bool receive();
   // As receive(), after waiting for at most a minute. False when the other end has closed.
   bool wait_and_receive();
@@ -53,8 +54,8 @@ class RawPeer {
     return own_ring_.data() + kLinesOffset + index % own_line_count() * kLineBytes;
   }
   std::size_t own_line_count() const { return (own_ring_.size() - kLinesOffset) / kLineBytes; }
-  // Writes a record at the line that comes after the last such one. The length that it claims may differ from that of
-  // what it holds.
+  // Writes a record at the line that comes after the last such one. The length that it claims may differ from
+  // that of what it holds.
   void put_record(uint8_t kind, uint32_t buffers, uint32_t length, const std::string& payload);
   void put_record(RecordKind kind, uint32_t buffers, const std::string& payload) {
     put_record(static_cast<uint8_t>(kind), buffers, static_cast<uint32_t>(payload.size()), payload);

@@ -1,4 +1,5 @@
-// The handshake of a writer that finds the ring full and a reader that makes room at that moment (transport/shm/memory/ring.h).
+// The handshake of a writer that finds the ring full and a reader that makes room at that moment
+// (transport/shm/memory/ring.h).
 
 #include <atomic>
 #include <cstdint>
@@ -33,7 +34,8 @@ void spin_until(const std::function<bool()>& condition) {
   }
 }
 
-// A connection whose loop nobody drives but the test, so that nothing but a doorbell makes it look at the ring again.
+// A connection whose loop nobody drives but the test, so that nothing but a doorbell makes it look at the
+// ring again.
 class ShmRoom : public testing::Test {
  protected:
   void SetUp() override {
@@ -90,8 +92,9 @@ class ShmRoom : public testing::Test {
   std::unique_ptr<RawPeer> peer_;
 };
 
-// Reads the ring to its end, each time at another moment after it became full. A writer that asked for room and did not
-// look again would miss what was made between its look and its question, and the reader would not know of the question.
+// Reads the ring to its end, each time at another moment after it became full. A writer that asked for room
+// and did not look again would miss what was made between its look and its question, and the reader would not
+// know of the question.
 TEST_F(ShmRoom, AWriterThatFindsTheRingFullIsSeenAskingOrSeesTheRoom) {
   std::atomic<int> begun{-1};
   std::atomic<int> read{-1};

@@ -17,8 +17,8 @@
 
 namespace gradwire::transport {
 
-// What the loop polls of a connection while it is hot: the ring that comes in, and room in the one that goes out. Has
-// news only between attach and detach, and may outlive the connection. Belongs to the loop's driver.
+// What the loop polls of a connection while it is hot: the ring that comes in, and room in the one that goes
+// out. Has news only between attach and detach, and may outlive the connection. Belongs to the loop's driver.
 class RingWatch : public Pollable {
  public:
   // The connection is established.
@@ -55,11 +55,12 @@ class RingWatch : public Pollable {
   ShmSender* sender_ = nullptr;
 };
 
-// One end of a connection through shared memory. A handshake establishes it; then a sender and a receiver have a ring
-// each. This joins them.
+// One end of a connection through shared memory. A handshake establishes it; then a sender and a receiver
+// have a ring each. This joins them.
 //
-// Reading, timers and callbacks happen on the loop's driver alone; writing happens on the sender's thread (shm_sender.h).
-// A flush lasts until the queue has been written to the ring, where the other end finds it even after this one is gone.
+// Reading, timers and callbacks happen on the loop's driver alone; writing happens on the sender's thread
+// (shm_sender.h). A flush lasts until the queue has been written to the ring, where the other end finds it
+// even after this one is gone.
 class ShmConnection : public LoopConnection, public EventHandler {
  public:
   ShmConnection(std::shared_ptr<ShmContext> context, std::string peer_address);

@@ -70,7 +70,8 @@ absl::Status ShmReceiver::take_packet_in_loop(ControlPacket& packet) {
 // A segment is announced before the message that uses it, but through the socket.
 absl::Status ShmReceiver::catch_up_in_loop() {
   ControlPacket packet;
-  // As many as fit into a socket, with room to spare: a peer that goes on writing must not keep this end reading.
+  // As many as fit into a socket, with room to spare: a peer that goes on writing must not keep this end
+  // reading.
   for (int packets = 0; packets < 100'000; ++packets) {
     switch (socket_.receive(packet)) {
       case ControlSocket::Receipt::kPacket:

@@ -12,8 +12,9 @@
 
 namespace gradwire::transport {
 
-// The receiving side of a connection through shared memory: reads the other end's ring, and from the socket which
-// segments its arena has; delivers the messages that are complete. Belongs to the loop's driver. Part of its connection.
+// The receiving side of a connection through shared memory: reads the other end's ring, and from the socket
+// which segments its arena has; delivers the messages that are complete. Belongs to the loop's driver. Part
+// of its connection.
 class ShmReceiver {
  public:
   // `watch` is polled when the other end has rung.

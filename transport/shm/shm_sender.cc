@@ -41,7 +41,8 @@ absl::StatusOr<uint64_t> ShmSender::send(Message&& message) {
   // An answer is expected.
   connection_.loop().heat(watch_);
   apply(effects);
-  // The reader may have made room that the loop has not seen yet; and whoever sends faster than is read helps.
+  // The reader may have made room that the loop has not seen yet; and whoever sends faster than is read
+  // helps.
   if (queued) write_queued();
   return ticket;
 }
@@ -91,8 +92,8 @@ bool ShmSender::write_locked(Outgoing& outgoing, Effects& effects) {
   while (true) {
     progress = outgoing.write(*ring_, published, needed_room_);
     if (progress != Outgoing::Progress::kNoRoom || asked || ring_->broken()) break;
-    // The loop looks for room while it is hot; else the reader is asked to ring. Look once more then: it may have made
-    // room before it could know.
+    // The loop looks for room while it is hot; else the reader is asked to ring. Look once more then: it may
+    // have made room before it could know.
     blocked_.store(true);
     if (!polled_.load()) ring_->ask_for_room();
     asked = true;

@@ -19,9 +19,9 @@ namespace gradwire::transport {
 
 // The sending side of a connection through shared memory.
 //
-// Writing happens on the sender's thread, into the ring under the lock; what finds no room waits in a queue, which the
-// loop's driver writes when the reader has made room. Large buffers are copied into the arena before that, without the
-// lock. Thread-safe but for what is for the loop's driver. Part of its connection.
+// Writing happens on the sender's thread, into the ring under the lock; what finds no room waits in a queue,
+// which the loop's driver writes when the reader has made room. Large buffers are copied into the arena
+// before that, without the lock. Thread-safe but for what is for the loop's driver. Part of its connection.
 class ShmSender {
  public:
   // `watch` is heated when an answer is expected.
@@ -98,8 +98,8 @@ class ShmSender {
   std::atomic<ArenaOwner*> arena_{nullptr};
   // trim_in_loop() comes.
   std::atomic<bool> trimming_{false};
-  // The queue waits for room. Whether the loop looks for it, or the reader has to ring: each side says its own first,
-  // then looks at the other's.
+  // The queue waits for room. Whether the loop looks for it, or the reader has to ring: each side says its
+  // own first, then looks at the other's.
   std::atomic<bool> blocked_{false};
   std::atomic<bool> polled_{false};
 };

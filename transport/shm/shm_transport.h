@@ -18,8 +18,8 @@ namespace gradwire::transport {
 
 // Counts for tests and benchmarks.
 struct ShmCounters {
-  // Large buffers that were copied into the arena, that lay there already, and that had to go through the ring, since
-  // the arena had no room; in bytes.
+  // Large buffers that were copied into the arena, that lay there already, and that had to go through the
+  // ring, since the arena had no room; in bytes.
   std::atomic<uint64_t> arena_bytes{0};
   std::atomic<uint64_t> moved_bytes{0};
   std::atomic<uint64_t> ring_bytes{0};
@@ -31,8 +31,8 @@ struct ShmOptions {
   Limits limits;
   // Where received buffers come from that do not lie in the arena; nullptr: a pool of its own.
   std::shared_ptr<BufferPool> pool;
-  // One direction of a connection: a power of two from 4 KiB to 16 MiB. Shorter messages go through it, and longer ones
-  // when the arena is exhausted.
+  // One direction of a connection: a power of two from 4 KiB to 16 MiB. Shorter messages go through it, and
+  // longer ones when the arena is exhausted.
   std::size_t ring_bytes = std::size_t{128} << 10;
   // Buffers up to this size go through the ring, larger ones through the arena.
   std::size_t max_ring_buffer_bytes = std::size_t{4} << 10;
@@ -50,15 +50,17 @@ struct ShmOptions {
 };
 
 // Connections between processes of one user on one host, through memory that they share. Addresses are
-// "shm:<boot id>:<name>", where the name is that of an abstract Unix socket: it is reached from the same network
+// "shm:<boot id>:<name>", where the name is that of an abstract Unix socket: it is reached from the same
+// network
 // namespace. connect() to what cannot be reached ends at once, with Unavailable in on_closed.
 //
-// A large buffer is copied once, on the sender's thread, into memory that the receiver then uses; after send() nothing
-// borrowed is read any more, unless the arena was exhausted or the connection was not established yet (capture() costs
-// next to nothing then, too). What Connection::allocate() gives is not copied at all.
+// A large buffer is copied once, on the sender's thread, into memory that the receiver then uses; after
+// send() nothing borrowed is read any more, unless the arena was exhausted or the connection was not
+// established yet (capture() costs next to nothing then, too). What Connection::allocate() gives is not
+// copied at all.
 //
-// Whoever drives `loop` reads and delivers; without a loop the transport has one of its own, and a thread that drives
-// it, from listen() or connect() on. Uses one descriptor per connection, and one to listen.
+// Whoever drives `loop` reads and delivers; without a loop the transport has one of its own, and a thread
+// that drives it, from listen() or connect() on. Uses one descriptor per connection, and one to listen.
 std::unique_ptr<Transport> make_shm_transport(ShmOptions options = ShmOptions(),
                                               std::shared_ptr<EventLoop> loop = nullptr);
 

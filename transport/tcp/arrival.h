@@ -12,8 +12,8 @@
 
 namespace gradwire::transport {
 
-// A socket that was accepted, until its preface has come and says what it is. One that sends none in time is closed.
-// Belongs to the loop's driver.
+// A socket that was accepted, until its preface has come and says what it is. One that sends none in time is
+// closed. Belongs to the loop's driver.
 class Arrival : public EventHandler, public std::enable_shared_from_this<Arrival> {
  public:
   // `on_accept` outlives it or is cleared with cancel_in_loop.

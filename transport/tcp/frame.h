@@ -29,15 +29,15 @@ namespace gradwire::transport {
 //   8       8      h, the length of the header in bytes
 //   16      4      n, the number of buffers
 //   20      4      reserved: 0
-//   24      8 n    s[0] ... s[n-1], the length of each buffer in bytes; 0 is allowed. With the top bit set the
-//                  buffer is striped: only its first share follows here
+//   24      8 n    s[0] ... s[n-1], the length of each buffer in bytes; 0 is allowed. With the top bit set
+//                  the buffer is striped: only its first share follows here
 //   24+8n   h      the header
 //   ...     s[i]   the buffers in order
 //
-// A striped buffer has at least kMinStripedBytes and is cut into k + 1 shares (stripe_share): the first travels here,
-// share j on stripe j. All are of one size, the (k + 1)th part of the buffer rounded up to a multiple of 4096 bytes, but
-// for the last, where the buffer ends; shares behind that are empty. A stripe is a stream of shares and nothing else, in
-// the order of their buffers.
+// A striped buffer has at least kMinStripedBytes and is cut into k + 1 shares (stripe_share): the first
+// travels here, share j on stripe j. All are of one size, the (k + 1)th part of the buffer rounded up to a
+// multiple of 4096 bytes, but for the last, where the buffer ends; shares behind that are empty. A stripe is
+// a stream of shares and nothing else, in the order of their buffers.
 //
 // A receiver checks h, n, each s[i] and h + s[0] + ... against its limits before it allocates memory for
 // them. Whatever is wrong with a frame ends the connection: there is no way to find the next one.
@@ -89,7 +89,8 @@ class FrameParser {
   // `pool` outlives the parser.
   FrameParser(const Limits& limits, BufferPool& pool) : limits_(limits), frame_limits_(limits), pool_(pool) {}
 
-  // Further bounds the header and the whole of each message that begins after this. Not in the middle of a frame.
+  // Further bounds the header and the whole of each message that begins after this. Not in the middle of a
+  // frame.
   void set_max_message_bytes(uint64_t bytes) {
     frame_limits_.max_header_bytes = std::min<uint64_t>(limits_.max_header_bytes, bytes);
     frame_limits_.max_message_bytes = std::min(limits_.max_message_bytes, bytes);
@@ -112,13 +113,13 @@ class FrameParser {
 
   // All of the frame has come that travels in this stream.
   bool complete() const { return stage_ == Stage::kComplete; }
-  // The complete message; the next frame begins. Requires complete(), and that the shares in places on stripes have
-  // come.
+  // The complete message; the next frame begins. Requires complete(), and that the shares in places on
+  // stripes have come.
   Message take();
   // The complete frame is a control frame, whose header take() gives.
   bool is_control() const { return control_; }
-  // The places on stripes that have become known since the last call, in the order in which their bytes come. They
-  // are valid until take().
+  // The places on stripes that have become known since the last call, in the order in which their bytes come.
+  // They are valid until take().
   std::vector<Place> take_stripe_places() { return std::exchange(stripe_places_, {}); }
   bool has_stripe_places() const { return !stripe_places_.empty(); }
 
@@ -130,7 +131,8 @@ class FrameParser {
 
   std::size_t stage_bytes() const;
   absl::Status check_prefix_so_far() const;
-  // A whole small frame at the front of `bytes`, which is the usual case. False, having done nothing, for any other.
+  // A whole small frame at the front of `bytes`, which is the usual case. False, having done nothing, for any
+  // other.
   bool consume_whole(absl::Span<const char>& bytes);
   // The bytes of the buffer at `index` that travel in this stream.
   std::size_t bytes_here(std::size_t index) const;

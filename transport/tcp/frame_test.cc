@@ -237,7 +237,8 @@ TEST(FrameParser, ABufferWithoutMemoryIsResourceExhausted) {
   EXPECT_EQ(parser.places(&place, 1).status().code(), absl::StatusCode::kResourceExhausted);
 }
 
-// Reads a stream and its stripes to the end, in pieces of `step` bytes, a stripe's when it has a place for them.
+// Reads a stream and its stripes to the end, in pieces of `step` bytes, a stripe's when it has a place for
+// them.
 absl::StatusOr<Message> parse_striped(const std::string (&streams)[3], std::size_t step, int stripes) {
   static const Limits limits;
   static BufferPool pool;

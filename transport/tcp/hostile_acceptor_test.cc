@@ -17,8 +17,8 @@ namespace {
 constexpr int kStripes = 2;
 constexpr std::size_t kSize = 200'000;
 
-// A transport that connects, and a plain socket that accepts. The transport also has a connection with an honest one,
-// which nothing that the hostile one does may touch.
+// A transport that connects, and a plain socket that accepts. The transport also has a connection with an
+// honest one, which nothing that the hostile one does may touch.
 class HostileAcceptor : public HostileTcp {
  protected:
   void SetUp() override {

@@ -39,10 +39,11 @@ Attempt bind_to(const SocketAddress& address) {
   return {.socket = std::move(socket)};
 }
 
-// SO_REUSEADDR lets several sockets bind a port that none of them listens on yet. When two of them call listen() at the
-// same instant, Linux marks both as listening before it looks for conflicts, finds each in the way of the other, and
-// refuses both with EADDRINUSE: then nobody listens. So a socket that listen() refuses is closed, and the attempt
-// starts again after a random time. If another process listens by then, bind() fails, which is final.
+// SO_REUSEADDR lets several sockets bind a port that none of them listens on yet. When two of them call
+// listen() at the same instant, Linux marks both as listening before it looks for conflicts, finds each in
+// the way of the other, and refuses both with EADDRINUSE: then nobody listens. So a socket that listen()
+// refuses is closed, and the attempt starts again after a random time. If another process listens by then,
+// bind() fails, which is final.
 Attempt listen_at(const SocketAddress& address, internal::ListenCall listen_call) {
   for (int attempt = 1;; ++attempt) {
     Attempt result = bind_to(address);

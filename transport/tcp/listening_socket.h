@@ -13,9 +13,9 @@ struct ListeningSocket {
   int port = 0;
 };
 
-// A socket that listens on `host` and `port`, 0 for any free one. Of several callers that want the same port at the same
-// time, in one process or in several, exactly one gets it. Waits up to 50 ms for that at each address of the host.
-// Unavailable: names the address and the cause, such as a port that is in use.
+// A socket that listens on `host` and `port`, 0 for any free one. Of several callers that want the same port
+// at the same time, in one process or in several, exactly one gets it. Waits up to 50 ms for that at each
+// address of the host. Unavailable: names the address and the cause, such as a port that is in use.
 absl::StatusOr<ListeningSocket> listening_socket(const std::string& host, int port);
 
 namespace internal {

@@ -20,9 +20,9 @@ namespace gradwire::transport {
 //   7       1      of a stripe: how many there will be, at most kMaxStripes; else 0
 //   8       16     token
 //
-// Whoever opens a connection draws its token at random; with it a stripe names the connection that it belongs to, and
-// proves that it comes from where that came from. Frames (frame.h) follow on a connection, shares on a stripe. The end
-// that was connected to sends no preface.
+// Whoever opens a connection draws its token at random; with it a stripe names the connection that it belongs
+// to, and proves that it comes from where that came from. Frames (frame.h) follow on a connection, shares on
+// a stripe. The end that was connected to sends no preface.
 struct Preface {
   static constexpr std::size_t kBytes = 24;
   using Token = std::array<uint64_t, 2>;

@@ -72,7 +72,8 @@ bool TcpReceiver::read_once_in_loop(bool until_end) {
   }
   std::size_t room = 0;
   for (int i = 0; i < count; ++i) room += places[i].iov_len;
-  // What follows the piece that is due comes along into scratch memory, so that small pieces cost no call each.
+  // What follows the piece that is due comes along into scratch memory, so that small pieces cost no call
+  // each.
   const absl::Span<char> scratch = connection_.loop().scratch_in_loop();
   places[count] = {scratch.data(), scratch.size()};
   const ssize_t result =

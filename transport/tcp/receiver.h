@@ -15,8 +15,8 @@ namespace gradwire::transport {
 
 // The receiving side of a TCP connection: reads its socket, and delivers the messages that are complete.
 //
-// A message that has come but for shares on stripes holds up what follows: nothing more is read from the socket until
-// its shares have come.
+// A message that has come but for shares on stripes holds up what follows: nothing more is read from the
+// socket until its shares have come.
 //
 // Belongs to the loop's driver, but for bytes_arrived(). Part of its connection.
 class TcpReceiver {
@@ -27,8 +27,8 @@ class TcpReceiver {
   // Reads no more, and drops what has come in part.
   void end_in_loop();
 
-  // Reads what has come, or has others have their turn before the rest. `until_end`: up to the end of the stream, which
-  // may have come and is not reported again.
+  // Reads what has come, or has others have their turn before the rest. `until_end`: up to the end of the
+  // stream, which may have come and is not reported again.
   void read_in_loop(bool until_end);
   bool awaits_shares_in_loop() const { return awaits_shares_; }
   // The last share that was due has come.

@@ -14,8 +14,8 @@ namespace gradwire::transport {
 
 class TcpStripes;
 
-// One end of a stripe: a further socket of a connection that carries shares of large buffers (frame.h has which,
-// stripe_control.h when).
+// One end of a stripe: a further socket of a connection that carries shares of large buffers (frame.h has
+// which, stripe_control.h when).
 // Belongs to the loop's driver.
 class Stripe : public EventHandler {
  public:

@@ -104,8 +104,8 @@ void TcpStripes::connected_in_loop(Stripe& stripe) {
   stripe.connecting = false;
 }
 
-// Messages travel on the one socket then. No frame that is being received uses the stripes: the parser accepts striped
-// frames from "ready" on.
+// Messages travel on the one socket then. No frame that is being received uses the stripes: the parser
+// accepts striped frames from "ready" on.
 void TcpStripes::give_up_in_loop() {
   if (state_ != State::kStarting) return;
   remove_in_loop();

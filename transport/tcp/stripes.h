@@ -20,9 +20,11 @@
 
 namespace gradwire::transport {
 
-// The stripes of a TCP connection: how they come and go (stripe_control.h has the protocol), and what arrives on them.
+// The stripes of a TCP connection: how they come and go (stripe_control.h has the protocol), and what arrives
+// on them.
 //
-// States: kOff -> kStarting -> kReady -> kDropping -> kOff; kRefused, for the end that opens them: never again.
+// States: kOff -> kStarting -> kReady -> kDropping -> kOff; kRefused, for the end that opens them: never
+// again.
 //
 // Belongs to the loop's driver, but for bytes_arrived(). Part of its connection.
 class TcpStripes {
@@ -31,7 +33,8 @@ class TcpStripes {
   TcpStripes(LoopConnection& connection, TcpSender& sender, const TcpOptions& options,
              const Preface::Token& token, std::function<void()> on_shares);
 
-  // The connection is there. `address`: where it was opened to, and so are its stripes; none if it was accepted.
+  // The connection is there. `address`: where it was opened to, and so are its stripes; none if it was
+  // accepted.
   void start_in_loop(std::optional<SocketAddress> address);
   // The connection ends.
   void end_in_loop();

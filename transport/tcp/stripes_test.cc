@@ -30,7 +30,8 @@ TcpOptions striped(int stripes = kStripes) {
 
 class TcpStripes : public testing::Test {
  protected:
-  // The first message has a buffer of `first` bytes. With `early` it is sent before the client begins to connect.
+  // The first message has a buffer of `first` bytes. With `early` it is sent before the client begins to
+  // connect.
   void open(const TcpOptions& server_options, const TcpOptions& client_options, std::size_t first = 10,
             bool early = false) {
     server_ = make_tcp_transport(server_options);

@@ -18,11 +18,12 @@
 
 namespace gradwire::transport {
 
-// One end of a TCP connection: a socket, and stripes (stripe.h) while large buffers travel. A dial makes the connection,
-// or it was accepted; then a sender and a receiver use the socket. This joins them.
+// One end of a TCP connection: a socket, and stripes (stripe.h) while large buffers travel. A dial makes the
+// connection, or it was accepted; then a sender and a receiver use the socket. This joins them.
 //
-// Reading, timers and callbacks happen on the loop's driver alone; writing happens on whichever thread has something to
-// write (send/sender.h). A flush lasts until the queue has been written and the other end has read it.
+// Reading, timers and callbacks happen on the loop's driver alone; writing happens on whichever thread has
+// something to write (send/sender.h). A flush lasts until the queue has been written and the other end has
+// read it.
 class TcpConnection : public LoopConnection, public EventHandler {
  public:
   TcpConnection(std::shared_ptr<TcpContext> context, std::string peer_address, const Preface::Token& token);

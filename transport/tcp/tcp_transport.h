@@ -24,8 +24,8 @@ struct TcpOptions {
   std::string advertised_host;
   // Where received buffers come from; nullptr: a pool of its own.
   std::shared_ptr<BufferPool> pool;
-  // Further sockets that a connection opens, at most 8, when it first has a large buffer to send, and closes when it
-  // has had none for a while. 0: none, from neither end.
+  // Further sockets that a connection opens, at most 8, when it first has a large buffer to send, and closes
+  // when it has had none for a while. 0: none, from neither end.
   int stripes = 0;
   // Buffers from this size on travel over all of its sockets at once; at least 64 KiB.
   std::size_t stripe_from_bytes = std::size_t{4} << 20;
@@ -46,9 +46,9 @@ struct TcpOptions {
 // Connections over TCP. Addresses are "host:port", or several with commas between, tried in order; a host
 // name is looked up on the thread that calls connect().
 //
-// Whoever drives `loop` reads and delivers; without a loop the transport has one of its own, and a thread that drives
-// it, from listen() or connect() on. A sender writes on its own thread as far as the socket takes it. Uses one
-// descriptor per connection, and one to listen.
+// Whoever drives `loop` reads and delivers; without a loop the transport has one of its own, and a thread
+// that drives it, from listen() or connect() on. A sender writes on its own thread as far as the socket takes
+// it. Uses one descriptor per connection, and one to listen.
 std::unique_ptr<Transport> make_tcp_transport(TcpOptions options = TcpOptions(),
                                               std::shared_ptr<EventLoop> loop = nullptr);
 

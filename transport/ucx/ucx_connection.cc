@@ -133,8 +133,8 @@ void UcxConnection::release_in_loop(const absl::Status& reason) {
   context_->heat_in_loop();
 }
 
-// The other end may be reading this one's memory by rendezvous: before it has, the memory stays and so does the
-// endpoint.
+// The other end may be reading this one's memory by rendezvous: before it has, the memory stays and so does
+// the endpoint.
 void UcxConnection::retire_in_loop() {
   const auto is_used = [this] { return sender_.outstanding() + receiver_.outstanding() > 0; };
   if (endpoint_ != nullptr && (!is_used() || endpoint_failed_)) close_endpoint_in_loop();

@@ -94,8 +94,8 @@ bool UcxContext::has_news_in_loop() {
 }
 
 bool UcxContext::poll_in_loop() {
-  // Until nothing comes any more: a message that came by rendezvous is delivered only when UCX has also told whether
-  // its sender, whose memory was read, was still there.
+  // Until nothing comes any more: a message that came by rendezvous is delivered only when UCX has also told
+  // whether its sender, whose memory was read, was still there.
   for (int call = 0; call < kCallsPerRound && worker->progress(); ++call) {
   }
   settle_in_loop();

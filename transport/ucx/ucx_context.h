@@ -20,9 +20,10 @@ namespace gradwire::transport {
 class UcxConnection;
 class UcxListener;
 
-// What a ucx transport shares with its connections, some of which live longer than it: the worker, and the rounds in
-// which it makes progress. UCX's callbacks, which come while it makes progress, only take notes; what follows from them
-// (calling listeners, closing endpoints, sending) happens behind them, when the connections that they touched settle.
+// What a ucx transport shares with its connections, some of which live longer than it: the worker, and the
+// rounds in which it makes progress. UCX's callbacks, which come while it makes progress, only take notes;
+// what follows from them (calling listeners, closing endpoints, sending) happens behind them, when the
+// connections that they touched settle.
 //
 // Its methods are for the loop's driver, but for the constructor and start().
 class UcxContext : public LoopContext, public Pollable, public EventHandler {

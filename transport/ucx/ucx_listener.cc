@@ -30,8 +30,8 @@ absl::StatusOr<std::unique_ptr<UcxListener>> UcxListener::create(UcxContext& con
                                                                  Transport::AcceptHandler on_accept) {
   GRADWIRE_ASSIGN_OR_RETURN(std::vector<SocketAddress> addresses,
                             resolve_bind_addresses(context.options.bind_address, context.options.port));
-  // UCX 1.13 does not recognise its interface in the address that an IPv6 socket gives an IPv4 connection, and drops
-  // it: one for all addresses can be of one family only.
+  // UCX 1.13 does not recognise its interface in the address that an IPv6 socket gives an IPv4 connection,
+  // and drops it: one for all addresses can be of one family only.
   std::stable_partition(addresses.begin(), addresses.end(),
                         [](const SocketAddress& address) { return address.storage.ss_family == AF_INET; });
   std::unique_ptr<UcxListener> listener(new UcxListener(context, std::move(on_accept)));

@@ -8,8 +8,8 @@
 namespace gradwire::transport {
 namespace {
 
-// How far ahead of the first message that has not come whole others are kept: many times what an honest sender has
-// under way at once.
+// How far ahead of the first message that has not come whole others are kept: many times what an honest
+// sender has under way at once.
 constexpr uint64_t kMaxAhead = 65'536;
 
 }  // namespace

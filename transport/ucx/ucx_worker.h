@@ -13,12 +13,12 @@ namespace gradwire::transport {
 // Unavailable with `what` and UCX's name for the error.
 absl::Status ucx_error(absl::string_view what, ucs_status_t status);
 
-// A worker of UCX, with a context of its own. UCX allows one thread at a time: whoever drives the loop. Its descriptor
-// becomes readable when there is news, once it has been armed.
+// A worker of UCX, with a context of its own. UCX allows one thread at a time: whoever drives the loop. Its
+// descriptor becomes readable when there is news, once it has been armed.
 class UcxWorker {
  public:
-  // `methods`: what UCX may use, as in its variable UCX_TLS; empty: what that variable says, or all. Unavailable with
-  // the cause.
+  // `methods`: what UCX may use, as in its variable UCX_TLS; empty: what that variable says, or all.
+  // Unavailable with the cause.
   static absl::StatusOr<std::unique_ptr<UcxWorker>> create(const std::string& methods);
   ~UcxWorker();
   UcxWorker(const UcxWorker&) = delete;

@@ -49,7 +49,8 @@ void LaneWriter::hear_consumed() {
 }
 
 bool LaneWriter::fits(std::size_t payload) {
-  // The reader's word is where the reader has it: looked at when it matters, and often enough to begin again at the front.
+  // The reader's word is where the reader has it: looked at when it matters, and often enough to begin again
+  // at the front.
   if (!has_room(payload) || (payload > 0 && next_ - free_ >= data_bytes_ / 4)) hear_consumed();
   return !spoilt_ && has_room(payload);
 }

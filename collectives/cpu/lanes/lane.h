@@ -8,13 +8,14 @@
 #include "absl/status/statusor.h"
 #include "gradwire/collectives/cpu/p2p/frame.h"
 
-// One lane: what one rank has to say to another of its host, in memory that both have mapped. One end writes, the other
-// reads. This file is the specification of what lies in the memory.
+// One lane: what one rank has to say to another of its host, in memory that both have mapped. One end writes,
+// the other reads. This file is the specification of what lies in the memory.
 //
-// A lane has kCells cells of one cache line, used in turn, and data_bytes bytes for payload that does not fit a cell. The
-// writer fills a cell and then stores its stamp: how many cells there were before it, and 1. No cell ever holds another
-// number there than its turns', so that nothing old looks new. The reader says in `consumed` how many cells it has done
-// with, seldom. Where a payload lies its cell says; what the writer has free it knows from `consumed`. Words of a cell:
+// A lane has kCells cells of one cache line, used in turn, and data_bytes bytes for payload that does not fit
+// a cell. The writer fills a cell and then stores its stamp: how many cells there were before it, and 1. No
+// cell ever holds another number there than its turns', so that nothing old looks new. The reader says in
+// `consumed` how many cells it has done with, seldom. Where a payload lies its cell says; what the writer has
+// free it knows from `consumed`. Words of a cell:
 //
 //   0  stamp
 //   1  kind (8 bits), code (8), 0 (16), bytes of the payload (32)
@@ -26,8 +27,9 @@
 // Both ends may be hostile: what is read is bounded before it is used.
 namespace gradwire::collectives::cpu {
 
-// A frame (p2p/frame.h) as a lane carries it. Kinds that connections alone use are none of a lane's. The data of a message
-// comes in pieces, each a kData record: after kBegin at once, before any other message; after kRts when it is asked for.
+// A frame (p2p/frame.h) as a lane carries it. Kinds that connections alone use are none of a lane's. The data
+// of a message comes in pieces, each a kData record: after kBegin at once, before any other message; after
+// kRts when it is asked for.
 struct LaneRecord {
   FrameKind kind = FrameKind::kEager;
   uint8_t code = 0;
@@ -83,7 +85,8 @@ class LaneWriter : public Lane {
   bool fits(std::size_t payload);
   // REQUIRES: fits(), for the same payload: `record.size` bytes of a kEager or kData record.
   void write(const LaneRecord& record);
-  // Asks to be woken when there is room, and then look once more; or takes that back. Whether it was the other way before.
+  // Asks to be woken when there is room, and then look once more; or takes that back. Whether it was the
+  // other way before.
   bool want_room(bool yes);
   // The reader says that it has read what was not written.
   bool spoilt() const { return spoilt_; }
@@ -117,8 +120,8 @@ class LaneReader : public Lane {
   Look look() const { return {cell(read_).words.data(), read_ + 1}; }
   bool news() const { return look().news(); }
 
-  // The next record, as it is until release(); its payload lies in the memory of the lane. InvalidArgument for what is
-  // none. REQUIRES: news()
+  // The next record, as it is until release(); its payload lies in the memory of the lane. InvalidArgument
+  // for what is none. REQUIRES: news()
   absl::StatusOr<LaneRecord> peek() const;
   // Done with it. Whether the writer must be woken.
   bool release(const LaneRecord& record);

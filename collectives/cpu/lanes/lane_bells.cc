@@ -17,8 +17,8 @@ void LaneBells::ring_all() const {
   for (int rank = 0; rank < size_; ++rank) ring(rank);
 }
 
-// Between what was written and the reading of the other rank's state there is a fence. LaneCore::arm_locked() has the other
-// half: a rank publishes that it is to be rung for, and then polls once more.
+// Between what was written and the reading of the other rank's state there is a fence. LaneCore::arm_locked()
+// has the other half: a rank publishes that it is to be rung for, and then polls once more.
 void LaneBells::ring_if_armed(int rank) const {
   std::atomic_thread_fence(std::memory_order_seq_cst);
   if (bell(rank).state.load(std::memory_order_relaxed) == LaneBell::kArmed) ring(rank);

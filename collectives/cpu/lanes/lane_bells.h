@@ -22,8 +22,8 @@ struct LaneBell {
   alignas(128) std::atomic<uint32_t> bell;
 };
 
-// The bells of all members of a group, in the memory that they share. A rank's threads sleep on its bell; others ring it
-// when they have written something and the rank's state asks for that.
+// The bells of all members of a group, in the memory that they share. A rank's threads sleep on its bell;
+// others ring it when they have written something and the rank's state asks for that.
 //
 // ring*() and wait() are thread-safe; the others are for one thread at a time.
 class LaneBells {

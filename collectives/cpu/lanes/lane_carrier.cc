@@ -17,8 +17,8 @@ constexpr int kRecordsPerTurn = 64;
 // How often the dead are looked for.
 constexpr absl::Duration kTendEvery = absl::Milliseconds(10);
 
-// For the payload of a lane. Measured with two ranks on two cores: 256 KiB cost long messages up to twice the time of a
-// mebibyte. With many members lanes must not fill the address space.
+// For the payload of a lane. Measured with two ranks on two cores: 256 KiB cost long messages up to twice the
+// time of a mebibyte. With many members lanes must not fill the address space.
 std::size_t data_bytes(int size) {
   if (size <= 4) return std::size_t{1} << 20;
   return std::size_t{size <= 16 ? 256u : 64u} << 10;

@@ -233,8 +233,8 @@ void LaneCore::shutdown() {
   bells_.ring_all();
   perform(todos);
   if (!thread_.joinable()) return;
-  // A continuation that ran on the group's thread may be what leaves. The thread cannot wait for itself; it ends as soon as
-  // the continuation has returned.
+  // A continuation that ran on the group's thread may be what leaves. The thread cannot wait for itself; it
+  // ends as soon as the continuation has returned.
   if (thread_.get_id() == std::this_thread::get_id()) {
     thread_.detach();
   } else {

@@ -15,8 +15,8 @@
 
 namespace gradwire::collectives::cpu {
 
-// What is behind Lanes: a LaneCarrier, guarded by mutex_, and the threads that drive it. Futures are completed, and others
-// are rung for, when the lock has been released.
+// What is behind Lanes: a LaneCarrier, guarded by mutex_, and the threads that drive it. Futures are
+// completed, and others are rung for, when the lock has been released.
 class LaneCore final : public Lanes, public std::enable_shared_from_this<LaneCore> {
  public:
   LaneCore(const Lanes::Options& options, std::unique_ptr<HostMemory> memory);

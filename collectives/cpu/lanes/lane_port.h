@@ -17,12 +17,13 @@ inline constexpr uint64_t kLaneChannel = 0;
 
 // Longer messages go in pieces.
 inline constexpr std::size_t kLaneWholeBytes = kLanePieceBytes / 2;
-// Some of the messages that a rank may leave unanswered are kept for those that are begun without being asked for.
+// Some of the messages that a rank may leave unanswered are kept for those that are begun without being asked
+// for.
 inline constexpr std::size_t kLaneMaxAnnounced = kMaxAnnounced - kEagerWindow / kLaneWholeBytes;
 
-// The two lanes between this rank and another one. Writes what lies in the rank's outbox, and takes what comes to the
-// endpoint. A long message goes in pieces, so that the reader copies the first while the writer copies the next; the pieces
-// go into the memory of the receive, or are held until one is found.
+// The two lanes between this rank and another one. Writes what lies in the rank's outbox, and takes what
+// comes to the endpoint. A long message goes in pieces, so that the reader copies the first while the writer
+// copies the next; the pieces go into the memory of the receive, or are held until one is found.
 //
 // Not thread-safe. The payload of a kDeliver effect lies in the lane until read() or try_take() has returned.
 class LanePort {
@@ -46,7 +47,8 @@ class LanePort {
   // ---- Reading.
 
   bool has_news() const { return in_.news(); }
-  // Takes the message at the head of the lane, if it is this one and was sent whole. `wake`: the writer waits for room.
+  // Takes the message at the head of the lane, if it is this one and was sent whole. `wake`: the writer waits
+  // for room.
   bool try_take(int64_t tag, Span data, Effects& effects, bool& wake);
   bool next_is_eager() const;
   // Takes one record. InvalidArgument when the other rank breaks the protocol. REQUIRES: has_news()

@@ -143,8 +143,8 @@ void LaneCore::watch_locked(absl::Time deadline) {
   bells_.ring(options_.rank);
 }
 
-// The thread of the group: for what nobody waits for, and for messages that find a lane full. What has come may be followed
-// by more, so it looks on for a moment, unless somebody else does.
+// The thread of the group: for what nobody waits for, and for messages that find a lane full. What has come
+// may be followed by more, so it looks on for a moment, unless somebody else does.
 void LaneCore::work() {
   static const std::atomic<bool> never{false};
   bool looks_on = false;

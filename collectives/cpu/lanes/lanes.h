@@ -14,19 +14,19 @@
 
 namespace gradwire::collectives::cpu {
 
-// Point to point between ranks that all share one host: the meaning of Mesh's send and receive (source, tag, no
-// overtaking, what waits is bounded), by way of memory.
+// Point to point between ranks that all share one host: the meaning of Mesh's send and receive (source, tag,
+// no overtaking, what waits is bounded), by way of memory.
 //
-// Each rank has a lane (lane.h) to each other rank, and everything that it says to that rank goes there, in order. A short
-// message is one record. A longer one, up to eager_bytes, goes in pieces at once. A still longer one is announced, and goes
-// in pieces when a receive asks for it. Incoming messages are matched to receives by an Endpoint (p2p/endpoint.h), which
-// bounds unexpected messages by a window for each sender. A receive whose message is at the head of the lane bypasses it
-// when nothing else is under way.
+// Each rank has a lane (lane.h) to each other rank, and everything that it says to that rank goes there, in
+// order. A short message is one record. A longer one, up to eager_bytes, goes in pieces at once. A still
+// longer one is announced, and goes in pieces when a receive asks for it. Incoming messages are matched to
+// receives by an Endpoint (p2p/endpoint.h), which bounds unexpected messages by a window for each sender. A
+// receive whose message is at the head of the lane bypasses it when nothing else is under way.
 //
-// A thread that waits drives: it polls the lanes, copies, and writes what waits for room. Where no thread waits, one of the
-// group does; it sleeps until it is rung for. A writer rings when the reader's rank has said that it sleeps, or when a lane
-// is full. One lock guards all of it. Data is copied while it is held, in pieces, so that an operation that has ended does
-// not touch the caller's memory any more.
+// A thread that waits drives: it polls the lanes, copies, and writes what waits for room. Where no thread
+// waits, one of the group does; it sleeps until it is rung for. A writer rings when the reader's rank has
+// said that it sleeps, or when a lane is full. One lock guards all of it. Data is copied while it is held, in
+// pieces, so that an operation that has ended does not touch the caller's memory any more.
 //
 // Thread-safe. Errors as Mesh's; ranks are those of the group.
 class Lanes {
@@ -43,8 +43,8 @@ class Lanes {
   };
   // Returns when all members have joined. Unavailable when memory cannot be shared; the store's errors.
   //
-  // Who lets go of the lanes leaves: others hear of it, and what is under way here fails with Cancelled. Waits for the
-  // group's thread, unless a continuation leaves on that thread itself.
+  // Who lets go of the lanes leaves: others hear of it, and what is under way here fails with Cancelled.
+  // Waits for the group's thread, unless a continuation leaves on that thread itself.
   static absl::StatusOr<std::shared_ptr<Lanes>> join(const Options& options);
   virtual ~Lanes() = default;
 

@@ -121,7 +121,8 @@ TEST(Lanes, AnySourceSaysWhoSent) {
   EXPECT_EQ(all, "0123");
 }
 
-// Of several threads, each with a tag of its own, messages come in the order in which the thread sent them, short and long.
+// Of several threads, each with a tag of its own, messages come in the order in which the thread sent them,
+// short and long.
 TEST(Lanes, MessagesAreNotOvertaken) {
   constexpr int kThreads = 3;
   constexpr int kMessages = 90;

@@ -196,7 +196,8 @@ void MeshCore::name_ranks(uint64_t channel, absl::flat_hash_map<int, int> names)
   endpoint_.state.channels().name_ranks(channel, std::move(names));
 }
 
-// Three passes: 1. memory is released, so that what is continued after an operation may wait for the end of another one;
+// Three passes: 1. memory is released, so that what is continued after an operation may wait for the end of
+// another one;
 // 2. futures are completed; 3. outboxes are emptied, which may take long.
 void MeshCore::perform(Effects effects) {
   using Kind = Effect::Kind;

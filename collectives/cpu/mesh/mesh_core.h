@@ -42,7 +42,8 @@ class MeshCore final : public Mesh,
  private:
   using ConnectionPtr = MeshLinks::ConnectionPtr;
   absl::Status check_size(Span data) const;
-  // Calls `event`, a void(Endpoint&, Effects&), with the lock of the endpoint held, then performs the effects.
+  // Calls `event`, a void(Endpoint&, Effects&), with the lock of the endpoint held, then performs the
+  // effects.
   template <typename Event>
   void on_event(Event event);
   template <typename OperationPtr>

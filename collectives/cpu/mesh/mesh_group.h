@@ -19,9 +19,10 @@ namespace gradwire::collectives::cpu {
 
 // Collectives among some ranks of a mesh. One member's end; members are told by their position in the list.
 //
-// Sizes may differ between members, where both ends of each transfer, and for all_gather and reduce_scatter all members,
-// have the same. Whichever member an operation fails on tells the others, on whom the operation under way, or the next,
-// fails with that reason, too. What InvalidArgument refuses before it has begun breaks nothing.
+// Sizes may differ between members, where both ends of each transfer, and for all_gather and reduce_scatter
+// all members, have the same. Whichever member an operation fails on tells the others, on whom the operation
+// under way, or the next, fails with that reason, too. What InvalidArgument refuses before it has begun
+// breaks nothing.
 //
 // Not thread-safe but for abort().
 class MeshGroup final : public ByteCollectives {
@@ -35,9 +36,9 @@ class MeshGroup final : public ByteCollectives {
     std::vector<int> names;
     // This number and the next one are the group's alone, the same for all members.
     uint64_t channel = 0;
-    // All-reduce, broadcast, reduce and the like of up to so many bytes go by the shortest way, longer ones by the one
-    // with the least traffic, in pieces of segment_bytes. The same for all members. As measured over tcp on the loopback
-    // interface, with two ranks and with four.
+    // All-reduce, broadcast, reduce and the like of up to so many bytes go by the shortest way, longer ones
+    // by the one with the least traffic, in pieces of segment_bytes. The same for all members. As measured
+    // over tcp on the loopback interface, with two ranks and with four.
     std::size_t small_bytes = std::size_t{128} << 10;
     std::size_t segment_bytes = std::size_t{512} << 10;
   };

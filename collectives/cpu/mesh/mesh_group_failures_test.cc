@@ -32,7 +32,8 @@ TEST(MeshGroupFailureTest, AbsentMemberIsNamedWithinTheDeadline) {
   }
 }
 
-// The member leaves while the others are in the operation; those that have no connection with it hear of it, too.
+// The member leaves while the others are in the operation; those that have no connection with it hear of it,
+// too.
 TEST(MeshGroupFailureTest, MemberThatGoesFailsTheOperationOnAllOthers) {
   for (const std::size_t count : {1, 1'000'000}) {
     World world(5, "default");

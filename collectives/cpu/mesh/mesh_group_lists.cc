@@ -61,7 +61,8 @@ absl::Status MeshGroup::scatter(Span data, absl::Span<const Span> inputs, int ro
   });
 }
 
-// Short blocks go to each member directly, long ones around the ring, where everybody sends and receives one at a time.
+// Short blocks go to each member directly, long ones around the ring, where everybody sends and receives one
+// at a time.
 absl::Status MeshGroup::all_gather(Span data, absl::Span<const Span> outputs, absl::Time deadline) {
   GRADWIRE_RETURN_IF_ERROR(check_list("outputs", outputs));
   const auto own = static_cast<std::size_t>(rank());
@@ -93,8 +94,8 @@ absl::Status MeshGroup::all_gather(Span data, absl::Span<const Span> outputs, ab
   });
 }
 
-// In step s each sends to the one s behind it and receives from the one s before it. Receives are ready from the start;
-// of what is sent two steps are under way at a time.
+// In step s each sends to the one s behind it and receives from the one s before it. Receives are ready from
+// the start; of what is sent two steps are under way at a time.
 absl::Status MeshGroup::all_to_all(absl::Span<const Span> outputs, absl::Span<const Span> inputs,
                                    absl::Time deadline) {
   GRADWIRE_RETURN_IF_ERROR(check_list("outputs", outputs));

@@ -173,8 +173,8 @@ class ScriptedRank {
   std::shared_ptr<transport::Connection> connection_ ABSL_GUARDED_BY(mutex_);
 };
 
-// The transport still reads the first message when both end. The callback of the one that is told first waits for the end
-// of the other.
+// The transport still reads the first message when both end. The callback of the one that is told first waits
+// for the end of the other.
 TEST_F(HostileMesh, CallbackOfAnEndedMessageMayCancelAnotherOne) {
   World world(0, {});
   world.meshes.push_back(world.make(0, 2, {"tcp"}, kEager));
@@ -218,7 +218,8 @@ class PlainSocket {
   }
   ~PlainSocket() { ::close(socket_); }
 
-  // The beginning of a frame, as transport/tcp/frame.h says, with a header of so many bytes, and perhaps a buffer.
+  // The beginning of a frame, as transport/tcp/frame.h says, with a header of so many bytes, and perhaps a
+  // buffer.
   void begin_frame(uint64_t header_bytes, uint64_t buffer_bytes) {
     std::string frame("GWf1\2\0\0\0", 8);
     append(frame, header_bytes, 8);

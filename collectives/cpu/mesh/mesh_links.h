@@ -18,11 +18,12 @@
 
 namespace gradwire::collectives::cpu {
 
-// The connections of one rank to the others of its world: finds the ranks in the store, connects when a rank is wanted, and
-// lets connections in that say the world's secret. The protocol is mesh_wire.h's.
+// The connections of one rank to the others of its world: finds the ranks in the store, connects when a rank
+// is wanted, and lets connections in that say the world's secret. The protocol is mesh_wire.h's.
 //
-// Between two ranks there are up to two connections: this rank's messages go out on the one that it made, and messages
-// come in on the other's. A rank is lost when either ends; what it had sent before may still arrive for a moment.
+// Between two ranks there are up to two connections: this rank's messages go out on the one that it made, and
+// messages come in on the other's. A rank is lost when either ends; what it had sent before may still arrive
+// for a moment.
 //
 // Thread-safe. The observer is called without locks.
 class MeshLinks {

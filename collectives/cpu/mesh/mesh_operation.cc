@@ -40,9 +40,9 @@ void MeshOperation::drain() {
   for (const Future<void>& send : sends_) (void)send.result();
 }
 
-// Piece i is number i % segments of step i / segments. It is sent when piece i - segments has been received, and its
-// receive is posted when piece i - ahead has been: only pieces with lower numbers are ever waited for, so that nobody
-// waits in a circle.
+// Piece i is number i % segments of step i / segments. It is sent when piece i - segments has been received,
+// and its receive is posted when piece i - ahead has been: only pieces with lower numbers are ever waited
+// for, so that nobody waits in a circle.
 absl::Status MeshOperation::run_ring(const Ring& ring) {
   const int size = static_cast<int>(ranks_.size());
   const int next = (position_ + 1) % size;

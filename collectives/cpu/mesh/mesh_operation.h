@@ -14,8 +14,9 @@
 
 namespace gradwire::collectives::cpu {
 
-// The messages of one collective among members of a world. Members are told by their position. What it was given stays
-// in use until the operation has ended: finish(), or drain() after the channel was aborted. Not thread-safe.
+// The messages of one collective among members of a world. Members are told by their position. What it was
+// given stays in use until the operation has ended: finish(), or drain() after the channel was aborted. Not
+// thread-safe.
 class MeshOperation {
  public:
   // Memory that operations use one after the other: what is warm need not be made.
@@ -59,10 +60,11 @@ class MeshOperation {
   // Waits for the end of everything, however it ends.
   void drain();
 
-  // A pipeline around the ring of all members, in `steps` steps of `segments` pieces each. In each step a member sends to
-  // the next one what send_from() says, and receives from the one before into receive_into(); received() then does with a
-  // piece what is to be done before it is sent on in the next step. Before a piece is received in step s, that of the
-  // same number that was sent in step overwrites(s), if that is not negative, has left.
+  // A pipeline around the ring of all members, in `steps` steps of `segments` pieces each. In each step a
+  // member sends to the next one what send_from() says, and receives from the one before into receive_into();
+  // received() then does with a piece what is to be done before it is sent on in the next step. Before a
+  // piece is received in step s, that of the same number that was sent in step overwrites(s), if that is not
+  // negative, has left.
   struct Ring {
     int steps;
     int segments;

@@ -8,9 +8,9 @@
 
 namespace gradwire::collectives::cpu {
 
-// Recursive doubling among the largest power of two of members; in front, as many pairs as there are members beyond it
-// become one member each. Of two partial results the one of the lower positions is always the left operand, so that
-// both members compute the same bits.
+// Recursive doubling among the largest power of two of members; in front, as many pairs as there are members
+// beyond it become one member each. Of two partial results the one of the lower positions is always the left
+// operand, so that both members compute the same bits.
 absl::Status all_reduce_doubling(MeshOperation& operation, Span data, const Reducer& reducer) {
   int power = 1;
   while (2 * power <= operation.size()) power *= 2;

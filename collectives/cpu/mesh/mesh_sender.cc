@@ -9,7 +9,8 @@
 namespace gradwire::collectives::cpu {
 namespace {
 
-// The rest of an eager message up to this size is copied, so that the sender need not wait until it has been sent.
+// The rest of an eager message up to this size is copied, so that the sender need not wait until it has been
+// sent.
 constexpr std::size_t kCapturedBytes = std::size_t{64} << 10;
 
 }  // namespace

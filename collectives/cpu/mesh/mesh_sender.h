@@ -25,9 +25,9 @@ struct MeshEndpoint {
 
 // The outgoing half of a Mesh: sends what is in the outboxes of the endpoint over a connection to each rank.
 //
-// One thread at a time empties the outbox of a rank; a thread that adds to it meanwhile leaves its entry to that one. A short
-// message is copied into the transport. The transport reads a longer one from the caller's memory, and the message has
-// been sent when the transport releases that memory.
+// One thread at a time empties the outbox of a rank; a thread that adds to it meanwhile leaves its entry to
+// that one. A short message is copied into the transport. The transport reads a longer one from the caller's
+// memory, and the message has been sent when the transport releases that memory.
 //
 // Thread-safe. The lock of the endpoint is not held while something is sent, or while the owner is called.
 class MeshSender {
@@ -49,8 +49,8 @@ class MeshSender {
       : owner_(owner), endpoint_(endpoint), rank_(rank), peers_(static_cast<std::size_t>(size)) {}
 
   void set_connection(int rank, const ConnectionPtr& connection);
-  // Sends a short message at once, ahead of nothing, and returns how that went. Nothing when it has to be queued, or the
-  // endpoint may refuse it.
+  // Sends a short message at once, ahead of nothing, and returns how that went. Nothing when it has to be
+  // queued, or the endpoint may refuse it.
   std::optional<absl::Status> send_at_once(int dst, uint64_t channel, int64_t tag, Span data);
   // Sends what is in the outbox of a connected rank; asks the owner for a connection otherwise.
   void empty_outbox(int dst);

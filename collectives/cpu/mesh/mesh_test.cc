@@ -81,7 +81,8 @@ TEST_P(MeshTest, AnySourceSaysWhoSent) {
   EXPECT_EQ(all, "0123");
 }
 
-// Of several threads, each with a tag of its own, messages come in the order in which the thread sent them, short and long.
+// Of several threads, each with a tag of its own, messages come in the order in which the thread sent them,
+// short and long.
 TEST_P(MeshTest, MessagesAreNotOvertaken) {
   constexpr int kThreads = 3;
   constexpr int kMessages = 60;

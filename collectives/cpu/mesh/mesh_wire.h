@@ -10,9 +10,9 @@
 
 // What the ranks of a mesh say to one another: this file is the protocol's specification.
 //
-// A rank connects to each rank that it sends to, so that between two ranks there are up to two connections. Whoever
-// connects is the sender of the connection, the other end its receiver. Every transport message begins with a frame of
-// kFrameBytes bytes in its header, integers little-endian:
+// A rank connects to each rank that it sends to, so that between two ranks there are up to two connections.
+// Whoever connects is the sender of the connection, the other end its receiver. Every transport message
+// begins with a frame of kFrameBytes bytes in its header, integers little-endian:
 //
 //   offset  bytes  what
 //   0       2      magic: "Gm"
@@ -24,15 +24,18 @@
 //   24      8      size, in bytes
 //   32      8      id
 //
-// Fields that a kind does not use are zero. A payload of `size` bytes follows in the header, up to kInlineBytes, or is the
-// message's only buffer. Longer headers and more buffers are refused by the transports.
+// Fields that a kind does not use are zero. A payload of `size` bytes follows in the header, up to
+// kInlineBytes, or is the message's only buffer. Longer headers and more buffers are refused by the
+// transports.
 //
-// The sender says kHello first, with kTokenBytes bytes behind the frame: the world's secret, by which the receiver knows
-// that the sender belongs to it. It says nothing more until kWelcome comes. Then follows the protocol of p2p/frame.h, without
-// kBegin: the sender's frames are kEager, kRts, kData and kCancel, the receiver's kCts, kNack and kCredit. Each says
-// kGoodbye last when it leaves in good order. The receiver ends the connection of a sender that breaks the protocol.
+// The sender says kHello first, with kTokenBytes bytes behind the frame: the world's secret, by which the
+// receiver knows that the sender belongs to it. It says nothing more until kWelcome comes. Then follows the
+// protocol of p2p/frame.h, without kBegin: the sender's frames are kEager, kRts, kData and kCancel, the
+// receiver's kCts, kNack and kCredit. Each says kGoodbye last when it leaves in good order. The receiver ends
+// the connection of a sender that breaks the protocol.
 //
-// Messages on one connection are in the order in which they were sent: that is what orders them against one another.
+// Messages on one connection are in the order in which they were sent: that is what orders them against one
+// another.
 namespace gradwire::collectives::cpu {
 
 inline constexpr std::size_t kFrameBytes = 40;

@@ -18,8 +18,8 @@ class Channels {
   bool ended(uint64_t channel) const { return ended_.contains(channel); }
   // False when it has ended before: the first reason stays.
   bool abort(uint64_t channel, const absl::Status& reason) { return ended_.emplace(channel, reason).second; }
-  // Ends the channel for good; its number is not used again. Messages that come later are dropped for the last
-  // kMostForgotten channels; those for older ones would wait, within their sender's window. The reason.
+  // Ends the channel for good; its number is not used again. Messages that come later are dropped for the
+  // last kMostForgotten channels; those for older ones would wait, within their sender's window. The reason.
   static constexpr std::size_t kMostForgotten = std::size_t{1} << 14;
   const absl::Status& forget(uint64_t channel);
 

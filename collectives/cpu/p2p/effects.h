@@ -14,8 +14,8 @@
 #include "gradwire/collectives/cpu/p2p/payload.h"
 #include "gradwire/collectives/cpu/span.h"
 
-// Messages under way, as an Endpoint keeps them. The lock that guards the endpoint guards them too; `data` is used outside
-// of it by whoever performs an effect.
+// Messages under way, as an Endpoint keeps them. The lock that guards the endpoint guards them too; `data` is
+// used outside of it by whoever performs an effect.
 namespace gradwire::collectives::cpu {
 
 // A send or a receive. Its future is that of `promise`.
@@ -73,7 +73,8 @@ using ReceivePtr = std::shared_ptr<Receive>;
 // What the owner of an Endpoint has to do after an event, in order.
 struct Effect {
   enum class Kind {
-    // Copy `payload`, which has the receive's size, into `receive`, and end it with `rank`, from which it came.
+    // Copy `payload`, which has the receive's size, into `receive`, and end it with `rank`, from which it
+    // came.
     kDeliver,
     // `receive` has failed with `status`.
     kEndReceive,

@@ -14,12 +14,12 @@
 
 namespace gradwire::collectives::cpu {
 
-// One rank's end of the protocol of frame.h: its sends and receives, and what other ranks say. No threads, clocks or
-// memory of others: events in, effects out. Its owner has a carrier, which brings what lies in the outboxes (sends()) to
-// the other ranks, in order.
+// One rank's end of the protocol of frame.h: its sends and receives, and what other ranks say. No threads,
+// clocks or memory of others: events in, effects out. Its owner has a carrier, which brings what lies in the
+// outboxes (sends()) to the other ranks, in order.
 //
-// Each operation that was begun is reported in exactly one effect (kDeliver, kEndReceive, kEndSend). An event of a peer
-// that breaks the protocol is returned as InvalidArgument; its rank is then to be lost.
+// Each operation that was begun is reported in exactly one effect (kDeliver, kEndReceive, kEndSend). An event
+// of a peer that breaks the protocol is returned as InvalidArgument; its rank is then to be lost.
 //
 // Not thread-safe.
 class Endpoint {
@@ -51,7 +51,8 @@ class Endpoint {
   void abort(uint64_t channel, const absl::Status& reason, Effects& effects);
   // As abort(), with Cancelled, and for good: the channel's number is not used again.
   void forget(uint64_t channel, Effects& effects);
-  // Everything fails with `reason`, now and later. Nothing more is said to other ranks; the carrier says that this one leaves.
+  // Everything fails with `reason`, now and later. Nothing more is said to other ranks; the carrier says that
+  // this one leaves.
   void close(const absl::Status& reason, Effects& effects);
   // Ends what is late.
   void expire(absl::Time now, Effects& effects);
@@ -67,8 +68,8 @@ class Endpoint {
   // Nor does anything come.
   void lose(int rank, const absl::Status& reason, Effects& effects);
 
-  // All of the message of a kBegin frame is here, and no receive has been found for it; see Matcher. Message 0: one that
-  // did not meet its receive here has come and gone.
+  // All of the message of a kBegin frame is here, and no receive has been found for it; see Matcher. Message
+  // 0: one that did not meet its receive here has come and gone.
   absl::Status on_came(int src, uint64_t message, Payload payload, Effects& effects);
   // Whether it waits, or its data is on the way.
   bool contains(const Receive& receive) const { return receives_.contains(receive.id); }

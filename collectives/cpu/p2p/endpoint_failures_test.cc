@@ -6,7 +6,8 @@
 #include "gradwire/collectives/cpu/p2p/endpoint_fixture.h"
 #include "gtest/gtest.h"
 
-// Ranks that are lost, that close, and that say what the protocol does not allow; and messages that come in pieces.
+// Ranks that are lost, that close, and that say what the protocol does not allow; and messages that come in
+// pieces.
 namespace gradwire::collectives::cpu {
 namespace {
 

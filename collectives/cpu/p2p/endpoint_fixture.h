@@ -25,8 +25,8 @@ inline std::string text_of(const Payload& payload) {
   return std::string(static_cast<const char*>(payload.data()), payload.size());
 }
 
-// Three ranks that are wired by hand. Messages of up to four bytes are eager; two may be announced. When a test ends nothing
-// may be left.
+// Three ranks that are wired by hand. Messages of up to four bytes are eager; two may be announced. When a
+// test ends nothing may be left.
 class EndpointTest : public testing::Test {
  protected:
   struct Rank {
@@ -90,7 +90,8 @@ class EndpointTest : public testing::Test {
     act(rank, [&](Effects& effects) { at(rank).expire(now, effects); });
   }
 
-  // How an operation has ended: "" when it has not, "OK", or the error. Of a receive the source and the bytes besides.
+  // How an operation has ended: "" when it has not, "OK", or the error. Of a receive the source and the bytes
+  // besides.
   template <class Operation>
   std::string end_of(const std::shared_ptr<Operation>& operation) {
     const auto found = ends_.find(operation.get());

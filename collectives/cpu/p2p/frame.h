@@ -5,26 +5,29 @@
 
 #include "absl/status/status.h"
 
-// What ranks say to one another to exchange messages: the eager and the rendezvous protocol. Two carriers bring frames to
-// other ranks, in order: connections (mesh/mesh_wire.h) and rings in shared memory (lanes/lane.h).
+// What ranks say to one another to exchange messages: the eager and the rendezvous protocol. Two carriers
+// bring frames to other ranks, in order: connections (mesh/mesh_wire.h) and rings in shared memory
+// (lanes/lane.h).
 //
-// A short message goes at once, as kEager, and waits at the receiver for its receive. A longer one is announced with kRts
-// (ready to send). The receiver answers with kCts (clear to send) when a receive has been found for it, or with kNack. The
-// sender answers kCts with kData. Until then it may take the message back with kCancel, which may cross kCts or kNack:
-// after it no kData comes, and answers to it are ignored.
+// A short message goes at once, as kEager, and waits at the receiver for its receive. A longer one is
+// announced with kRts (ready to send). The receiver answers with kCts (clear to send) when a receive has been
+// found for it, or with kNack. The sender answers kCts with kData. Until then it may take the message back
+// with kCancel, which may cross kCts or kNack: after it no kData comes, and answers to it are ignored.
 //
 //   sender                     receiver
 //   kRts id 7, 1 MiB      ->   waits for a receive with this channel, tag and source
 //                         <-   kCts id 7
 //   kData id 7, payload   ->   the receive is done
 //
-// A sender has at most kEagerWindow bytes of messages that nobody asked for, each counted with kMessageCost bytes more,
-// that the receiver has not returned with kCredit. Messages that would be more are announced, and at most kMaxAnnounced of
-// these are unanswered. A receiver ends its exchange with a sender that exceeds this.
+// A sender has at most kEagerWindow bytes of messages that nobody asked for, each counted with kMessageCost
+// bytes more, that the receiver has not returned with kCredit. Messages that would be more are announced, and
+// at most kMaxAnnounced of these are unanswered. A receiver ends its exchange with a sender that exceeds
+// this.
 namespace gradwire::collectives::cpu {
 
 enum class FrameKind : uint8_t {
-  // From the sender of a connection: its rank in `tag`, the number of ranks in `size`; the world's secret follows.
+  // From the sender of a connection: its rank in `tag`, the number of ranks in `size`; the world's secret
+  // follows.
   kHello = 1,
   // From the receiver of a connection: the sender may begin.
   kWelcome = 2,
@@ -34,8 +37,8 @@ enum class FrameKind : uint8_t {
   kRts = 4,
   // To the sender: send the data of `id`.
   kCts = 5,
-  // To the sender: the message `id` is not wanted; `code` says why. With InvalidArgument, `size` is what would have been
-  // taken.
+  // To the sender: the message `id` is not wanted; `code` says why. With InvalidArgument, `size` is what
+  // would have been taken.
   kNack = 6,
   // The payload of `id`, which was asked for. Rings: the next bytes of `id`.
   kData = 7,

@@ -17,13 +17,13 @@
 
 namespace gradwire::collectives::cpu {
 
-// Matches the messages that come to one rank with its receives. No threads, sockets or clocks: events in, actions out. An
-// error of a peer is returned as InvalidArgument, and then nothing has changed.
+// Matches the messages that come to one rank with its receives. No threads, sockets or clocks: events in,
+// actions out. An error of a peer is returned as InvalidArgument, and then nothing has changed.
 //
-// A receive is posted -> matched, and done at once if the message is here; if it was announced, posted -> cleared -> done.
-// A message is waiting -> matched; an announced one waiting -> cleared -> done. A receive takes the first message with its
-// channel, tag and source; a message goes to the first receive that was posted for it. Each receive is reported in exactly
-// one action (kDeliver or kFail), unless it was cancelled.
+// A receive is posted -> matched, and done at once if the message is here; if it was announced, posted
+// -> cleared -> done. A message is waiting -> matched; an announced one waiting -> cleared -> done. A receive
+// takes the first message with its channel, tag and source; a message goes to the first receive that was
+// posted for it. Each receive is reported in exactly one action (kDeliver or kFail), unless it was cancelled.
 //
 // Not thread-safe.
 class Matcher {
@@ -75,15 +75,16 @@ class Matcher {
   absl::Status announce(int src, uint64_t channel, int64_t tag, uint64_t size, uint64_t message,
                         Actions& actions);
   absl::Status data(int src, uint64_t message, Payload payload, Actions& actions);
-  // All of an announced message is here, and no receive has been found for it: from now on it is an eager one.
+  // All of an announced message is here, and no receive has been found for it: from now on it is an eager
+  // one.
   absl::Status came(int src, uint64_t message, Payload payload, Actions& actions);
   // An eager message has come and gone that did not meet its receive here.
   absl::Status passed(int src, uint64_t size, Actions& actions);
   // Whether a receive is posted for such a message.
   bool awaits(int src, uint64_t channel, int64_t tag) const;
   void withdraw(int src, uint64_t message, absl::StatusCode code, Actions& actions);
-  // Nothing comes from `src` any more. What is here can still be received; receives that wait for it, or for any rank
-  // when all others are lost, fail. `reason`: what its name is put before, as "has left".
+  // Nothing comes from `src` any more. What is here can still be received; receives that wait for it, or for
+  // any rank when all others are lost, fail. `reason`: what its name is put before, as "has left".
   void lost(int src, const absl::Status& reason, Actions& actions);
 
   // Messages and receives that wait, or whose data is awaited.

@@ -52,12 +52,12 @@ class Outboxes {
   std::size_t size_ = 0;
 };
 
-// The sending half of an Endpoint: messages of one rank until they have left or failed, and per rank the window, the count
-// of announced messages, and the outbox: what the carrier is to send next, in order.
+// The sending half of an Endpoint: messages of one rank until they have left or failed, and per rank the
+// window, the count of announced messages, and the outbox: what the carrier is to send next, in order.
 //
-// A message is queued, and leaves at once if the window has room for it: queued -> sending -> done. Otherwise it is
-// announced: queued -> announcing -> announced -> cleared -> sending -> done. It ends at once in every stage in which the
-// carrier does not use it; else when the carrier has let go of it.
+// A message is queued, and leaves at once if the window has room for it: queued -> sending -> done. Otherwise
+// it is announced: queued -> announcing -> announced -> cleared -> sending -> done. It ends at once in every
+// stage in which the carrier does not use it; else when the carrier has let go of it.
 //
 // Not thread-safe.
 class SendTable {
@@ -78,23 +78,26 @@ class SendTable {
   // InvalidArgument when it returns more than was taken.
   absl::Status return_window(int dst, uint64_t bytes);
 
-  // Gives the message an id and decides how it goes. ResourceExhausted: the receiver has left too many unanswered.
+  // Gives the message an id and decides how it goes. ResourceExhausted: the receiver has left too many
+  // unanswered.
   absl::Status add(const SendPtr& send, uint64_t id, const std::string& dst_name);
   // Puts it, added, into the outbox.
   void enqueue(const SendPtr& send, Effects& effects);
 
   Outboxes& outboxes() { return outboxes_; }
   const Outboxes& outboxes() const { return outboxes_; }
-  // Removes the first entry for the rank; its message is with the carrier until one of the next three calls. REQUIRES:
-  // outboxes().has(dst)
+  // Removes the first entry for the rank; its message is with the carrier until one of the next three calls.
+  // REQUIRES: outboxes().has(dst)
   Outgoing take(int dst);
   // The carrier has said the announcement, or could not.
   void announced(const SendPtr& send, const absl::Status& status, Effects& effects);
   // The carrier has sent all data, or has a copy: it succeeds, even if it was to end meanwhile.
   void sent(const SendPtr& send, Effects& effects);
-  // The carrier uses the caller's memory no more, because it was to let go (kRetract), or nothing can be sent to the rank.
+  // The carrier uses the caller's memory no more, because it was to let go (kRetract), or nothing can be sent
+  // to the rank.
   void released(const SendPtr& send, Effects& effects);
-  // The carrier sends no more of the data: it failed with `status`, or was to let go. `known`: the receiver waits for it.
+  // The carrier sends no more of the data: it failed with `status`, or was to let go. `known`: the receiver
+  // waits for it.
   void unsent(const SendPtr& send, bool known, const absl::Status& status, Effects& effects);
 
   // The receiver's answers. An answer that comes after the end of the message is ignored.
@@ -109,8 +112,8 @@ class SendTable {
   void finish(const SendPtr& send, absl::Status status, Effects& effects);
   bool contains(const Send& send) const { return sends_.contains(send.id); }
   bool empty() const { return sends_.empty(); }
-  // The messages for which `chosen` is true: first those that are queued, so that each is found at the front of its outbox when
-  // they are ended one by one, then the others; both in the order in which they were sent.
+  // The messages for which `chosen` is true: first those that are queued, so that each is found at the front
+  // of its outbox when they are ended one by one, then the others; both in the order in which they were sent.
   std::vector<SendPtr> select(absl::FunctionRef<bool(const Send&)> chosen) const;
 
  private:

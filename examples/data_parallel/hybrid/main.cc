@@ -1,6 +1,7 @@
-// A model of two kinds of parts: a large sparse table that rank 0, the server "ps", owns, and a small dense network that
-// the other ranks, the trainers, each have a replica of. A step's backward pass joins both in one autograd context: the
-// table's gradients travel to the server, those of the dense network are averaged among the trainers.
+// A model of two kinds of parts: a large sparse table that rank 0, the server "ps", owns, and a small dense
+// network that the other ranks, the trainers, each have a replica of. A step's backward pass joins both in
+// one autograd context: the table's gradients travel to the server, those of the dense network are averaged
+// among the trainers.
 //
 //   bazel run //tools:launch -- --standalone --nproc_per_node=3
 //     bazel-bin/examples/data_parallel/hybrid/hybrid

@@ -6,8 +6,8 @@
 
 namespace gradwire::examples {
 
-// The large and sparse part of the model, which the server owns: a row of numbers for each word. A step touches the rows
-// of its words alone, and so does its gradient. Registered in table.cc.
+// The large and sparse part of the model, which the server owns: a row of numbers for each word. A step
+// touches the rows of its words alone, and so does its gradient. Registered in table.cc.
 struct TableImpl : torch::nn::Module {
   TableImpl(int64_t words, int64_t width);
 

@@ -10,8 +10,8 @@
 
 namespace gradwire::simulation {
 
-// Counts which event met which state of a simulation's machines. A simulator names them by the enumerations of its
-// Coverage.
+// Counts which event met which state of a simulation's machines. A simulator names them by the enumerations
+// of its Coverage.
 class CoverageTable {
  public:
   // At most 20 states and 40 events.
@@ -45,9 +45,9 @@ class CoverageTable {
   void hit(std::size_t machine, std::size_t state, std::size_t event) { ++counts_[machine][state][event]; }
   // A table for each machine.
   std::string print() const;
-  // Pairs that met too seldom in so many schedules, and are not on the list of those that cannot. Several meetings are
-  // asked of each pair, or one of a rare pair in a million schedules: this tells what the scenarios bring about from
-  // what one seed happens to. Empty for fewer than RunOptions::kSchedules.
+  // Pairs that met too seldom in so many schedules, and are not on the list of those that cannot. Several
+  // meetings are asked of each pair, or one of a rare pair in a million schedules: this tells what the
+  // scenarios bring about from what one seed happens to. Empty for fewer than RunOptions::kSchedules.
   std::vector<std::string> unreached(uint64_t schedules) const;
   // Pairs on that list that met all the same.
   std::vector<std::string> reached_impossible() const;

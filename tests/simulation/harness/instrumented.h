@@ -2,7 +2,8 @@
 
 namespace gradwire::simulation {
 
-// Built with a sanitizer: many times slower, and looking for other mistakes, so that far fewer schedules will do.
+// Built with a sanitizer: many times slower, and looking for other mistakes, so that far fewer schedules will
+// do.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 inline constexpr bool kInstrumented = true;
 #elif defined(__has_feature)

@@ -56,9 +56,9 @@ int replay(uint64_t seed) {
 }  // namespace
 }  // namespace gradwire::simulation
 
-// Runs one schedule and prints what happened: replay --seed=N [--bug=NAME] [--search=COUNT]. With --search it is
-// the shortest that goes wrong of COUNT schedules from N on. It is built with the deliberate bugs; without --bug
-// the machines do what they do in production.
+// Runs one schedule and prints what happened: replay --seed=N [--bug=NAME] [--search=COUNT]. With --search it
+// is the shortest that goes wrong of COUNT schedules from N on. It is built with the deliberate bugs; without
+// --bug the machines do what they do in production.
 int main(int argc, char** argv) {
   using namespace gradwire::simulation;
   Options options;

@@ -38,8 +38,9 @@ struct Operation {
   bool ended = false;
 };
 
-// The receives and messages of one rank that wait: a receive takes the first message that came and suits it, a message goes
-// to the first receive that was posted. By brute force on purpose: nothing of this is as the Matcher does it.
+// The receives and messages of one rank that wait: a receive takes the first message that came and suits it,
+// a message goes to the first receive that was posted. By brute force on purpose: nothing of this is as the
+// Matcher does it.
 class Oracle {
  public:
   explicit Oracle(std::deque<Operation>& operations) : operations_(operations) {}

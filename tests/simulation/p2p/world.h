@@ -28,8 +28,9 @@ using collectives::cpu::FrameKind;
 using collectives::cpu::Payload;
 using collectives::cpu::SendTable;
 
-// Three or four ranks in one schedule. Each has a production Endpoint; what stands around it in production (MeshCore with its
-// connections, or LaneCore with its rings) is done here in the same steps, one at a time and in any order.
+// Three or four ranks in one schedule. Each has a production Endpoint; what stands around it in production
+// (MeshCore with its connections, or LaneCore with its rings) is done here in the same steps, one at a time
+// and in any order.
 class World {
  public:
   World(uint64_t seed, simulation::CoverageTable* coverage, simulation::Trace* trace);

@@ -1,5 +1,5 @@
-// The calls between workers. One that is lost, or whose answer is, is repeated until it is answered or the callee is known
-// to be lost; so it may arrive more than once. At its caller it ends once.
+// The calls between workers. One that is lost, or whose answer is, is repeated until it is answered or the
+// callee is known to be lost; so it may arrive more than once. At its caller it ends once.
 #include <utility>
 
 #include "gradwire/tests/simulation/pass/world.h"

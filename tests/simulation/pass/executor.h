@@ -8,8 +8,8 @@
 
 namespace gradwire::pass_simulation {
 
-// What autograd::LocalExecutor does, without tensors: one worker's graph in one pass. The same functions with the same
-// meaning; see there. A gradient is only counted.
+// What autograd::LocalExecutor does, without tensors: one worker's graph in one pass. The same functions with
+// the same meaning; see there. A gradient is only counted.
 class Executor {
  public:
   // Messages to be told of: MARK goes to their senders, NEEDED to their receivers.

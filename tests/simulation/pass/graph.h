@@ -8,8 +8,8 @@
 #include "gradwire/autograd/graph/onward.h"
 #include "gradwire/tests/simulation/harness/random.h"
 
-// The protocol of a backward pass under a seeded scheduler: the production state machines, and what drives them without
-// threads, tensors or sockets.
+// The protocol of a backward pass under a seeded scheduler: the production state machines, and what drives
+// them without threads, tensors or sockets.
 namespace gradwire::pass_simulation {
 
 using simulation::Random;

@@ -1,5 +1,5 @@
-// What Pass does with what others say: one worker's part in one pass. In the order of its sections under its lock; between
-// them others may come.
+// What Pass does with what others say: one worker's part in one pass. In the order of its sections under its
+// lock; between them others may come.
 #include <algorithm>
 #include <utility>
 

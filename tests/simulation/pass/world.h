@@ -18,10 +18,10 @@
 
 namespace gradwire::pass_simulation {
 
-// A group of workers in one schedule: contexts whose forward has been, backward passes over them, and their ends. The
-// production state machines (PassState, ContextTable, Onward) decide; what stands around them in production (Pass, Contexts,
-// Engine, LocalExecutor, the calls of Agent) is done here in the same steps, and whenever it lets go of its lock others may
-// come in between.
+// A group of workers in one schedule: contexts whose forward has been, backward passes over them, and their
+// ends. The production state machines (PassState, ContextTable, Onward) decide; what stands around them in
+// production (Pass, Contexts, Engine, LocalExecutor, the calls of Agent) is done here in the same steps, and
+// whenever it lets go of its lock others may come in between.
 class World {
  public:
   World(uint64_t seed, simulation::CoverageTable* coverage, simulation::Trace* trace);

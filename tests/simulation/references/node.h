@@ -28,7 +28,8 @@ struct Handle {
   bool released = false;
 };
 
-// One incarnation of a worker: the production state machines and what its users hold. Its index is the incarnation - 1.
+// One incarnation of a worker: the production state machines and what its users hold. Its index is the
+// incarnation - 1.
 struct Node {
   Node(int index, std::string name, int32_t wanted_id)
       : index(index),
@@ -52,7 +53,8 @@ struct Node {
   // The log says that it is dead or has left, whether it has read that or not.
   bool gone = false;
   bool leaving = false;
-  // It has noticed that it cannot reach the store, and loses those that are silent without waiting for the log.
+  // It has noticed that it cannot reach the store, and loses those that are silent without waiting for the
+  // log.
   bool store_lost = false;
   Time store_lost_at = 0;
   // For how long it has been without the store, and whose joins it had read when it lost the store, as bits.

@@ -13,7 +13,8 @@ using simulation::Random;
 inline constexpr Time kInterval = 100'000;
 inline constexpr Time kSuspectAfter = 250'000;
 inline constexpr Time kDeadAfter = 1'000'000;
-// Disturbed for less than this in all, nobody may be taken for dead: what is left covers the delays of probing.
+// Disturbed for less than this in all, nobody may be taken for dead: what is left covers the delays of
+// probing.
 inline constexpr Time kTolerated = 500'000;
 
 // What may happen in one schedule.
@@ -41,7 +42,8 @@ struct Scenario {
   Time span = 100'000;
   // Workers delete and confirm forks of others.
   bool confused = false;
-  // Without it nobody joins or leaves, each worker loses others by its own decision, and what it keeps for them stays.
+  // Without it nobody joins or leaves, each worker loses others by its own decision, and what it keeps for
+  // them stays.
   bool store = true;
   // Workers lose the store until everything heals: all of them, or one alone.
   bool store_loss = false;

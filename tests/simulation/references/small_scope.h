@@ -10,12 +10,12 @@
 
 namespace gradwire::references_simulation {
 
-// A group of three workers and one RRef of the first, of which at most a few forks are made, with at most one fault: so
-// small that everything that can happen can be tried. A state offers its moves; applying each of them to a copy, and so
-// on, visits all states.
+// A group of three workers and one RRef of the first, of which at most a few forks are made, with at most one
+// fault: so small that everything that can happen can be tried. A state offers its moves; applying each of
+// them to a copy, and so on, visits all states.
 //
-// Anything under way may arrive next, so messages take any order. What the members know of deaths comes in any order
-// too, without a log: its consequences (lose, then fence) are moves of each worker.
+// Anything under way may arrive next, so messages take any order. What the members know of deaths comes in
+// any order too, without a log: its consequences (lose, then fence) are moves of each worker.
 class SmallScope {
  public:
   static constexpr int kWorkers = 3;

@@ -17,19 +17,19 @@
 
 namespace gradwire::references_simulation {
 
-// One schedule: a group of workers, what their users do and what befalls them, all of it chosen by a seed. It runs the
-// production state machines (rpc/rref, rpc/membership) against a simulated network, store and clock, and watches over
-// the invariants. The first violation ends it.
+// One schedule: a group of workers, what their users do and what befalls them, all of it chosen by a seed. It
+// runs the production state machines (rpc/rref, rpc/membership) against a simulated network, store and clock,
+// and watches over the invariants. The first violation ends it.
 //
-// The order of the machines' actions is not theirs to promise (hash tables): they are sorted before they are used, so
-// that a seed gives the same schedule in every process.
+// The order of the machines' actions is not theirs to promise (hash tables): they are sorted before they are
+// used, so that a seed gives the same schedule in every process.
 class World {
  public:
   // Both may be nullptr, and outlive this.
   World(uint64_t seed, simulation::CoverageTable* coverage, simulation::Trace* trace);
 
-  // All of it: the events of the scenario; then everything heals and must become quiet; then all handles go and every
-  // table must become empty. Empty, or the violated invariant.
+  // All of it: the events of the scenario; then everything heals and must become quiet; then all handles go
+  // and every table must become empty. Empty, or the violated invariant.
   const std::string& run();
   // Events that were handled, without ticks of the clock.
   uint64_t steps() const { return steps_; }

@@ -22,7 +22,8 @@ void World::establish(int a, int b) {
   Node& first = *nodes_[a];
   Node& second = *nodes_[b];
   for (auto [node, peer] : {std::pair(&first, &second), std::pair(&second, &first)}) {
-    // Also with one whose join this one has not read yet: if it were not told anything, it would take this for dead.
+    // Also with one whose join this one has not read yet: if it were not told anything, it would take this
+    // for dead.
     if (!node->running || !node->member || node->references.peers().is_lost(peer->incarnation)) return;
   }
   network_.link(a, b, true);

@@ -24,7 +24,8 @@ void World::act() {
   Handle& handle = node->handles[random_.below(node->handles.size())];
   if (handle.released) return;
   if (what < make + 28) return release(*node, handle.number);
-  // Whom it knows, who may be dead, or not know this one yet; or who is connected, without this one knowing him yet.
+  // Whom it knows, who may be dead, or not know this one yet; or who is connected, without this one knowing
+  // him yet.
   Node& receiver = *nodes_[random_.below(nodes_.size())];
   const bool caller = receiver.running && receiver.member && network_.linked(node->index, receiver.index);
   if (caller || node->roster.status(receiver.incarnation) == rpc::Roster::Status::kMember) {

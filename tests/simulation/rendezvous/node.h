@@ -34,7 +34,8 @@ struct Call {
 
 inline constexpr uint32_t kNoCall = ~uint32_t{0};
 
-// One start of a launcher: the state machine, and around it what its driver and the launcher do in production.
+// One start of a launcher: the state machine, and around it what its driver and the launcher do in
+// production.
 struct SimNode {
   int index = 0;
   int launcher = 0;  // of the scenario

@@ -53,7 +53,8 @@ struct Scenario {
   int pauses = 0;
   int cuts = 0;
   int leaves = 0;
-  // The whole cluster stands still, or has no store; nothing else goes wrong, so nobody may be taken for lost.
+  // The whole cluster stands still, or has no store; nothing else goes wrong, so nobody may be taken for
+  // lost.
   int freezes = 0;
   int outages = 0;
   bool nobody_is_lost() const { return freezes + outages > 0; }

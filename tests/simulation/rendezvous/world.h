@@ -21,12 +21,12 @@
 
 namespace gradwire::rendezvous_simulation {
 
-// One schedule: launchers that meet in one store, what becomes of their workers and what befalls them, all of it chosen
-// by a seed. It runs the production state machine (tools/launch/rendezvous) against a simulated store, network, clocks
-// and launchers, and watches over the invariants. The first violation ends it.
+// One schedule: launchers that meet in one store, what becomes of their workers and what befalls them, all of
+// it chosen by a seed. It runs the production state machine (tools/launch/rendezvous) against a simulated
+// store, network, clocks and launchers, and watches over the invariants. The first violation ends it.
 //
-// When the faults are over, every launcher must get somewhere by itself: it has ended, its workers run, or it waits
-// because there is no room. Then the workers end, and so must the job.
+// When the faults are over, every launcher must get somewhere by itself: it has ended, its workers run, or it
+// waits because there is no room. Then the workers end, and so must the job.
 class World {
  public:
   // `coverage` and `trace` may be nullptr and outlive this.
@@ -116,7 +116,8 @@ class World {
   Time deadline_ = 0;
   bool over_ = false;
 
-  // What the invariants are about: the rounds as nodes were told to run them, with the ranks; who did its work.
+  // What the invariants are about: the rounds as nodes were told to run them, with the ranks; who did its
+  // work.
   std::map<int64_t, rendezvous::RoundInfo> rounds_;
   std::set<std::pair<int64_t, int>> ranks_;
   std::set<std::pair<std::string, int64_t>> work_done_;

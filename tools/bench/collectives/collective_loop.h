@@ -1,9 +1,10 @@
 #pragma once
 
-/* The work of the suite collectives, in C: every side runs these loops, the one in openmpi_member.c too, which knows
- * nothing of Gradwire. All ranks meet in a page that they share, which favours none of the frameworks; then each makes
- * the call. What is measured is how long a call took, on the average over the ranks, as the OSU benchmarks have it: one
- * rank's own time would say as much of who left the meeting first. */
+/* The work of the suite collectives, in C: every side runs these loops, the one in openmpi_member.c too,
+ * which knows nothing of Gradwire. All ranks meet in a page that they share, which favours none of the
+ * frameworks; then each makes the call. What is measured is how long a call took, on the average over the
+ * ranks, as the OSU benchmarks have it: one rank's own time would say as much of who left the meeting
+ * first. */
 
 #include <sched.h>
 #include <stdint.h>
@@ -29,8 +30,8 @@ static const char* const kCollectiveNames[COLLECTIVE_OPERATIONS] = {
     "all_reduce", "broadcast",      "reduce",     "all_gather", "gather",
     "scatter",    "reduce_scatter", "all_to_all", "barrier",    "send_recv"};
 
-/* One case as one rank sees it. `floats` is the size of one rank's part: of all of all_reduce's tensor, of each tensor in
- * a list. */
+/* One case as one rank sees it. `floats` is the size of one rank's part: of all of all_reduce's tensor, of
+ * each tensor in a list. */
 struct collective_work {
   int operation;
   int rank;
@@ -80,8 +81,8 @@ static inline int collective_uses_result(int operation) {
   return operation == COLLECTIVE_ALL_TO_ALL || operation == COLLECTIVE_SEND_RECV;
 }
 
-/* What a rank brings for a part in one turn, less the place of the element. Whole numbers, so that sums are exact; they
- * change from turn to turn, so that what was left of the last one is wrong. */
+/* What a rank brings for a part in one turn, less the place of the element. Whole numbers, so that sums are
+ * exact; they change from turn to turn, so that what was left of the last one is wrong. */
 static inline float collective_base(int rank, int part, uint64_t turn) {
   return (float)((uint64_t)(rank * 3 + part * 5) % 7 + turn % 5 + 1);
 }
@@ -152,8 +153,9 @@ static inline int collective_after(const struct collective_work* work, uint64_t 
   }
 }
 
-/* Words of a shared page, in cache lines of their own: how far each rank has come; whether it was the last turn, for even
- * and odd turns; of each rank, when its call began and when it ended, in even and in odd turns. All zero at first. */
+/* Words of a shared page, in cache lines of their own: how far each rank has come; whether it was the last
+ * turn, for even and odd turns; of each rank, when its call began and when it ended, in even and in odd
+ * turns. All zero at first. */
 enum { COLLECTIVE_PAGE_BYTES = 8192, COLLECTIVE_WORD = 8, COLLECTIVE_LAST = 32, COLLECTIVE_STAMPS = 64 };
 
 struct collective_place {
@@ -182,8 +184,8 @@ static inline uint64_t* collective_stamps(const struct collective_place* place, 
   return place->page + COLLECTIVE_WORD * (COLLECTIVE_STAMPS + rank) + 2 * (turn & 1);
 }
 
-/* The time in the call, on the average over the ranks. Once all ranks have met after the turn, and until this one comes to
- * the meeting after that. */
+/* The time in the call, on the average over the ranks. Once all ranks have met after the turn, and until this
+ * one comes to the meeting after that. */
 static inline float collective_micros(const struct collective_place* place, int ranks, uint64_t turn) {
   uint64_t nanoseconds = 0;
   for (int r = 0; r < ranks; ++r) {
@@ -200,7 +202,8 @@ struct collective_samples {
   int64_t calls;
 };
 
-/* Returns 0 when a result was wrong. Every rank calls it with the same case; `call` makes the collective call. */
+/* Returns 0 when a result was wrong. Every rank calls it with the same case; `call` makes the collective
+ * call. */
 static inline int collective_run(const struct collective_work* work, struct collective_place* place,
                                  double seconds, void (*call)(void*), void* context,
                                  struct collective_samples* samples) {

@@ -22,8 +22,8 @@ struct CollectiveTensors {
   std::vector<at::Tensor> list;
 };
 
-// One rank of a side of the suite collectives that lives in this program; member 0 holds the side's store, if it has one,
-// and the page in which the ranks meet.
+// One rank of a side of the suite collectives that lives in this program; member 0 holds the side's store, if
+// it has one, and the page in which the ranks meet.
 class CollectiveMember : public Participant {
  public:
   std::string listen(const Place& place) final;

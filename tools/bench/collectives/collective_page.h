@@ -6,8 +6,8 @@
 
 namespace gradwire::bench {
 
-// The page in which the ranks of one side meet (collective_loop.h). Others open it by its path, which is good while the
-// maker lives; nothing of it stays behind.
+// The page in which the ranks of one side meet (collective_loop.h). Others open it by its path, which is good
+// while the maker lives; nothing of it stays behind.
 class CollectivePage {
  public:
   // Throws std::runtime_error.

@@ -10,8 +10,8 @@
 namespace gradwire::bench {
 namespace {
 
-// How many bytes a case must at least copy, all ranks together, if what is read and written counts as much as a copy of
-// half of it: every rank's input is read once, every result written once.
+// How many bytes a case must at least copy, all ranks together, if what is read and written counts as much as
+// a copy of half of it: every rank's input is read once, every result written once.
 int64_t copied_bytes(const collective_work& work) {
   const int64_t bytes = work.floats * 4;
   const int64_t n = work.ranks;

@@ -67,8 +67,8 @@ class TemporaryFolder {
 class OpenMpiPeer final : public Participant {
  public:
   std::string listen(const Place&) override {
-    // Participants end without destructors, so nothing may be left in the file system: program and socket are gone as
-    // soon as the ranks run.
+    // Participants end without destructors, so nothing may be left in the file system: program and socket are
+    // gone as soon as the ranks run.
     if (run_program({"mpicc", "--version"}) != 0) {
       throw std::runtime_error(
           "there is no mpicc: install libopenmpi-dev and openmpi-bin (tools/setup --mpi)");

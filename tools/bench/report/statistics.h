@@ -57,7 +57,8 @@ std::vector<Figure> rate_figures(const std::vector<Round>& rounds);
 // From the first member's start to the last one's end; the median of the rounds, in milliseconds.
 double span_ms(const std::vector<Round>& rounds);
 
-// The members' own figures: of each metric the median over all members and rounds, in the order in which they came.
+// The members' own figures: of each metric the median over all members and rounds, in the order in which they
+// came.
 std::vector<Figure> own_figures(const std::vector<Round>& rounds);
 
 // The value of one metric, or 0.

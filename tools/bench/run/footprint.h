@@ -9,8 +9,8 @@ namespace gradwire::bench {
 // What this process holds of the machine.
 struct Footprint {
   int64_t descriptors = 0;
-  // Its own memory, and of memory that it shares with other processes its part of it: over all processes that adds up
-  // to what the machine has given. Without pages of files, such as programs and libraries.
+  // Its own memory, and of memory that it shares with other processes its part of it: over all processes that
+  // adds up to what the machine has given. Without pages of files, such as programs and libraries.
   double memory_kb = 0;
 };
 

@@ -12,7 +12,8 @@
 namespace gradwire::bench {
 namespace {
 
-// Not instrumented: ThreadSanitizer keeps two bytes of its own, which count as well, for every byte that it sees written.
+// Not instrumented: ThreadSanitizer keeps two bytes of its own, which count as well, for every byte that it
+// sees written.
 ABSL_ATTRIBUTE_NO_SANITIZE_THREAD void touch(void* memory, std::size_t bytes) {
   const std::size_t page = sysconf(_SC_PAGESIZE);
   for (std::size_t at = 0; at < bytes; at += page) static_cast<volatile char*>(memory)[at] = 1;

@@ -30,7 +30,8 @@ class Side {
     bool stop_between = false;
     // Descriptors that a process may have (the soft limit); 0: as many as the coordinator.
     int descriptors = 0;
-    // Where the members live; none: where the coordinator does. Member 1 is on the right, the others on the left.
+    // Where the members live; none: where the coordinator does. Member 1 is on the right, the others on the
+    // left.
     std::shared_ptr<const SplitNetwork> network;
     absl::Duration join_timeout = absl::Seconds(60);
     // For an answer, beyond the time that a task is meant to take.
@@ -46,8 +47,8 @@ class Side {
   // Has the last member run the task, or, with `all`, every member at the same time. After an error the side
   // is of no further use.
   absl::StatusOr<Round> run(const Task& task, bool all);
-  // The same for a task that costs another member its life, so that nobody can say what the members used of the
-  // processors. The side is of no further use.
+  // The same for a task that costs another member its life, so that nobody can say what the members used of
+  // the processors. The side is of no further use.
   absl::StatusOr<Round> run_last_task(const Task& task);
   // What all members together use of the processors while nobody asks anything of them.
   absl::StatusOr<double> idle_cpu_us(absl::Duration period);

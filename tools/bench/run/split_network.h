@@ -10,11 +10,12 @@
 
 namespace gradwire::bench {
 
-// Two hosts on one: two network namespaces with a link (veth) between them. Processes enter one with setns(2). Both
-// namespaces have no name, and end with this object and the processes in them.
+// Two hosts on one: two network namespaces with a link (veth) between them. Processes enter one with
+// setns(2). Both namespaces have no name, and end with this object and the processes in them.
 class SplitNetwork {
  public:
-  // Unavailable, with the reason, where the machine does not allow it: it takes the rights of root and the program ip.
+  // Unavailable, with the reason, where the machine does not allow it: it takes the rights of root and the
+  // program ip.
   static absl::StatusOr<std::unique_ptr<SplitNetwork>> make();
   ~SplitNetwork();
   SplitNetwork(const SplitNetwork&) = delete;
@@ -33,7 +34,8 @@ class SplitNetwork {
   const int right_;
 };
 
-// Cuts the link of the network that process `pid`, on the right, lives in. Nobody is told: what is sent is lost.
+// Cuts the link of the network that process `pid`, on the right, lives in. Nobody is told: what is sent is
+// lost.
 absl::Status cut_link(pid_t pid);
 
 }  // namespace gradwire::bench

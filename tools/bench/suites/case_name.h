@@ -8,8 +8,8 @@
 
 namespace gradwire::bench {
 
-// "echo_64KiB" is the operation "echo" on 65536 bytes, "all_reduce_2_ranks_8B" that of two ranks on 8; "add2" is an operation without a size;
-// "all_to_all_8" has the count 8.
+// "echo_64KiB" is the operation "echo" on 65536 bytes, "all_reduce_2_ranks_8B" that of two ranks on 8; "add2"
+// is an operation without a size; "all_to_all_8" has the count 8.
 struct CaseName {
   std::string operation;
   int64_t bytes = 0;

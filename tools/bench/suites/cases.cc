@@ -8,8 +8,8 @@
 namespace gradwire::bench {
 namespace {
 
-// Every size for the operation that training lives by, a few for the others; of a large one all ranks' lists must fit in
-// memory.
+// Every size for the operation that training lives by, a few for the others; of a large one all ranks' lists
+// must fit in memory.
 void add_collectives(std::vector<CaseSpec>& all) {
   const std::vector<std::string> every = {"8B", "64B", "1KiB", "4KiB", "64KiB", "1MiB", "16MiB", "64MiB"};
   const std::vector<std::string> some = {"8B", "4KiB", "64KiB", "1MiB", "16MiB"};

@@ -55,7 +55,8 @@ Measurement run_loss(LossObserver& observer, const Task& task) {
     watcher = std::thread([&] {
       while (noticed == 0 && nanoseconds() < start + kMostNanos) {
         if (observer.is_lost(kVictim)) noticed = nanoseconds();
-        // Often enough for figures in milliseconds, and seldom enough to leave the cores to those who are measured.
+        // Often enough for figures in milliseconds, and seldom enough to leave the cores to those who are
+        // measured.
         absl::SleepFor(absl::Microseconds(100));
       }
     });

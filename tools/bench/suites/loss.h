@@ -21,9 +21,9 @@ class LossObserver {
   virtual bool is_lost(int rank) = 0;
 };
 
-// The cases killed_peer and cut_link, in which worker 1 is lost. The figures are in_flight_failed_ms, until the last of
-// several calls in flight has failed, and, if it can be noticed, noticed_ms. Throws if a call was answered, or it took
-// over a minute and a half.
+// The cases killed_peer and cut_link, in which worker 1 is lost. The figures are in_flight_failed_ms, until
+// the last of several calls in flight has failed, and, if it can be noticed, noticed_ms. Throws if a call was
+// answered, or it took over a minute and a half.
 Measurement run_loss(LossObserver& observer, const Task& task);
 
 }  // namespace gradwire::bench

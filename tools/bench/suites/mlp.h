@@ -10,7 +10,8 @@ namespace torch::optim {
 class SGD;
 }
 
-// The model of the case mlp_2: the perceptron that digits are recognised with, a layer on each of two workers.
+// The model of the case mlp_2: the perceptron that digits are recognised with, a layer on each of two
+// workers.
 namespace gradwire::bench {
 
 inline constexpr int64_t kMlpBatch = 64;
@@ -19,8 +20,8 @@ inline constexpr int64_t kMlpHidden = 512;
 inline constexpr int64_t kMlpClasses = 10;
 inline constexpr double kMlpLearningRate = 0.05;
 
-// Layer 0: kMlpInputs to kMlpHidden, with a ReLU; layer 1: kMlpHidden to kMlpClasses. Floats; the same wherever it
-// is made.
+// Layer 0: kMlpInputs to kMlpHidden, with a ReLU; layer 1: kMlpHidden to kMlpClasses. Floats; the same
+// wherever it is made.
 class MlpLayer {
  public:
   // Throws std::invalid_argument for other layers.
@@ -57,8 +58,8 @@ class LocalMlp {
 // Follows a training from its first step on.
 class MlpCheck {
  public:
-  // Throws std::runtime_error when the loss of the next step is not the local model's, in the first steps, or grows
-  // beyond the first one's, later on.
+  // Throws std::runtime_error when the loss of the next step is not the local model's, in the first steps, or
+  // grows beyond the first one's, later on.
   void next(float loss);
 
  private:

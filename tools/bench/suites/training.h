@@ -8,10 +8,11 @@
 
 namespace gradwire::bench {
 
-// One step of a case of the suite autograd, as a framework takes it. Both ours and the peer's run the same loops.
+// One step of a case of the suite autograd, as a framework takes it. Both ours and the peer's run the same
+// loops.
 struct TrainingStep {
-  // The timed part: a context, a forward over the workers, its backward pass, the context's end. `fast`: without the
-  // marking of what the loss depends on, where the framework has two modes.
+  // The timed part: a context, a forward over the workers, its backward pass, the context's end. `fast`:
+  // without the marking of what the loss depends on, where the framework has two modes.
   std::function<void(bool fast)> run;
   // Throws std::runtime_error unless what run() left behind is right, and lets go of it.
   std::function<void()> check;
@@ -22,9 +23,9 @@ struct TrainingStep {
   bool has_modes = false;
 };
 
-// Runs `step` again and again. The latency; or, for a task with `beside`, the figures that take several kinds of step
-// in turn: smart_over_fast, where there are two modes, the quotient of the medians; overhead_per_hop_us, where there is
-// a local computation, the difference of the medians for each hop.
+// Runs `step` again and again. The latency; or, for a task with `beside`, the figures that take several kinds
+// of step in turn: smart_over_fast, where there are two modes, the quotient of the medians;
+// overhead_per_hop_us, where there is a local computation, the difference of the medians for each hop.
 Measurement run_training(const Task& task, const TrainingStep& step);
 
 // The cases remote_add, chain and fanout: leaves of two floats each, whose gradients are known.

@@ -20,8 +20,8 @@ namespace trpc = torch::distributed::rpc;
 
 namespace {
 
-// torch's own, but for a bug that ends the owner of a reference when a holder that is not the last one lets go: it looks
-// at a value that is not there. Its Python front end does the same as this.
+// torch's own, but for a bug that ends the owner of a reference when a holder that is not the last one lets
+// go: it looks at a value that is not there. Its Python front end does the same as this.
 class RequestCallback final : public trpc::RequestCallbackNoPython {
   void handleRRefDelete(c10::intrusive_ptr<trpc::RRef>& /*none_of_python*/) const override {}
 };

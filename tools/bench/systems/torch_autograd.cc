@@ -22,8 +22,8 @@ namespace tautograd = torch::distributed::autograd;
 using FuturePtr = c10::intrusive_ptr<c10::ivalue::Future>;
 using ContextPtr = tautograd::ContextPtr;
 
-// What torch's Python front end does for `with dist_autograd.context()`, calls inside it, and backward(). torch has the
-// fast mode alone.
+// What torch's Python front end does for `with dist_autograd.context()`, calls inside it, and backward().
+// torch has the fast mode alone.
 class TorchAutograd final : public Participant {
  public:
   std::string listen(const Place& place) override { return torch_.listen(place); }

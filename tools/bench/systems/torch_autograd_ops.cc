@@ -42,8 +42,8 @@ at::Tensor add_along(const at::Tensor& x, const at::Tensor& y, int64_t additions
   return TorchAgent::result(*answer).toTensor();
 }
 
-// The layer of this process and what steps it: the counterpart of torch.distributed.optim's _LocalOptimizer, which
-// hands the context's gradients to a functional optimizer of the same arithmetic.
+// The layer of this process and what steps it: the counterpart of torch.distributed.optim's _LocalOptimizer,
+// which hands the context's gradients to a functional optimizer of the same arithmetic.
 struct ResidentLayer {
   MlpLayer layer;
   torch::optim::SGD optimizer;

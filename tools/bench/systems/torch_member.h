@@ -6,8 +6,8 @@
 
 namespace gradwire::bench {
 
-// torch::distributed::rpc::TensorPipeAgent, from C++: the suites rpc and scale; its RRefs; a worker that is lost; its
-// distributed autograd.
+// torch::distributed::rpc::TensorPipeAgent, from C++: the suites rpc and scale; its RRefs; a worker that is
+// lost; its distributed autograd.
 std::unique_ptr<Participant> make_torch_rpc();
 std::unique_ptr<Participant> make_torch_rref();
 std::unique_ptr<Participant> make_torch_loss();

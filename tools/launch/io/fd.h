@@ -22,9 +22,10 @@ ssize_t write_retrying(int fd, const void* data, size_t size);
 // False when not all could be written; errno says why.
 bool write_all(int fd, absl::string_view bytes);
 
-// A pseudo terminal in the place of a pipe: a program whose standard output is a terminal writes each line when it is
-// complete, and not some kilobytes later. Bytes pass unchanged, there is no echo and no control character; who writes
-// to the write end may not read from it. The read end is at its end (EIO) when nobody has the write end any more.
+// A pseudo terminal in the place of a pipe: a program whose standard output is a terminal writes each line
+// when it is complete, and not some kilobytes later. Bytes pass unchanged, there is no echo and no control
+// character; who writes to the write end may not read from it. The read end is at its end (EIO) when nobody
+// has the write end any more.
 //
 // Unavailable where the system makes no pseudo terminal (a container without /dev/ptmx, too many of them).
 absl::StatusOr<Pipe> make_terminal();

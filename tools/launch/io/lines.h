@@ -14,8 +14,8 @@ size_t columns(absl::string_view text);
 // broken.
 void append_wrapped(std::string& text, absl::string_view words, size_t indent, size_t width);
 
-// Cuts a stream of bytes into lines and puts a prefix before each, or passes them on unchanged, but line by line. Not
-// thread-safe.
+// Cuts a stream of bytes into lines and puts a prefix before each, or passes them on unchanged, but line by
+// line. Not thread-safe.
 class LinePrefixer {
  public:
   // A longer line is cut here, each piece a line of its own, so that a stream without newlines needs no
@@ -23,8 +23,8 @@ class LinePrefixer {
   static constexpr size_t kMaxLine = 1 << 20;
 
   explicit LinePrefixer(std::string prefix) : prefix_(std::move(prefix)) {}
-  // Adds nothing, neither a prefix nor a newline; a carriage return ends a line too, since progress bars are made of
-  // those.
+  // Adds nothing, neither a prefix nor a newline; a carriage return ends a line too, since progress bars are
+  // made of those.
   static LinePrefixer passing_on();
 
   // Appends the lines that `bytes` completes to `lines`, and keeps what is after the last newline.

@@ -7,8 +7,8 @@
 
 namespace gradwire::tools {
 
-// Carries one stream of one worker from its pipe or pseudo terminal into its log file, byte for byte, and line by line
-// into a sink.
+// Carries one stream of one worker from its pipe or pseudo terminal into its log file, byte for byte, and
+// line by line into a sink.
 //
 // States: open; closed, when every writer of the pipe has gone or close() was called. On the loop's thread.
 // Owns the pipe's end and the file; loop and sink outlive it.
@@ -27,7 +27,8 @@ class StreamPump {
   bool open() const { return pipe_.valid(); }
   // Reads on after the sink was full.
   void resume();
-  // Takes what is in the pipe at this moment and reads no further: another process may hold the pipe indefinitely.
+  // Takes what is in the pipe at this moment and reads no further: another process may hold the pipe
+  // indefinitely.
   void close();
 
  private:

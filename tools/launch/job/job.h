@@ -19,8 +19,9 @@
 
 namespace gradwire::tools {
 
-// One run of the launcher on this node, from the command line's meaning to the exit code: meet the other launchers, and
-// then, as the rendezvous has it, start the workers of a round, watch them, end them, once for every round.
+// One run of the launcher on this node, from the command line's meaning to the exit code: meet the other
+// launchers, and then, as the rendezvous has it, start the workers of a round, watch them, end them, once for
+// every round.
 //
 // One thread calls run(), once; other threads belong to the stores and to the rendezvous.
 class LaunchJob {
@@ -48,8 +49,8 @@ class LaunchJob {
   absl::Status start_workers(const rendezvous::RoundInfo& round);
   void on_failure(const Worker& worker);
   rendezvous::Failure failure_of(const Worker& worker) const;
-  // The worker that others have failed because of, as far as this node can tell: the first to end with 0 and without
-  // leaving its group; nullptr: none.
+  // The worker that others have failed because of, as far as this node can tell: the first to end with 0 and
+  // without leaving its group; nullptr: none.
   const Worker* who_left() const;
   // All workers of the round have ended, and what they started.
   void finish_round();
@@ -67,7 +68,8 @@ class LaunchJob {
   LaunchSignals signals_;
   EventLoop loop_;
   WorkerOutputs outputs_;
-  // What the workers are to execute. Of one of several nodes an error counts only once there is a round, which it ends.
+  // What the workers are to execute. Of one of several nodes an error counts only once there is a round,
+  // which it ends.
   absl::StatusOr<Command> command_;
   std::vector<std::string> environment_;
   std::unique_ptr<Meeting> meeting_;

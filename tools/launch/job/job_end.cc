@@ -60,7 +60,8 @@ void LaunchJob::let_output_through() {
   const absl::Time cut_off = clock.now() + kDrain;
   while (outputs_.pumps_open() && !hurry_ && clock.now() < cut_off) loop_.run_once(cut_off - clock.now());
   outputs_.close_pumps();
-  // As long as its reader takes, as a program that writes to a slow reader waits too; after a signal only for a moment.
+  // As long as its reader takes, as a program that writes to a slow reader waits too; after a signal only for
+  // a moment.
   while (!outputs_.flushed() && !hurry_ && (interrupted_by_ == 0 || clock.now() < cut_off)) {
     loop_.run_once(interrupted_by_ == 0 ? absl::InfiniteDuration() : cut_off - clock.now());
   }

@@ -60,7 +60,8 @@ absl::Status Meeting::serve_if_ours() {
     server_ = *std::move(server);
     return absl::OkStatus();
   }
-  // Another launcher of the job on this machine may have come first; whether it is one shows when it is asked.
+  // Another launcher of the job on this machine may have come first; whether it is one shows when it is
+  // asked.
   const bool may_be_one_of_ours = absl::IsFailedPrecondition(server.status()) && options_.max_nodes > 1 &&
                                   options_.backend == RendezvousBackend::kStore &&
                                   !options_.conf.is_host.value_or(false);

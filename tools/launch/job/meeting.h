@@ -10,20 +10,21 @@
 
 namespace gradwire::tools {
 
-// The stores of a job, as this launcher has to do with them: the one in which the launchers meet, and the one in which
-// the workers of a round do.
+// The stores of a job, as this launcher has to do with them: the one in which the launchers meet, and the one
+// in which the workers of a round do.
 //
 //   one node    the launchers' store is in memory; the workers' is served here
 //   static      node 0's launcher serves one for both
-//   store       the launcher at the endpoint serves one for both: of several on that machine the one that has the port
-//   etcd        the launchers' is etcd; the workers' is served, for each round, by the launcher of group rank 0, so that
-//               no host has to last
+//   store       the launcher at the endpoint serves one for both: of several on that machine the one that has
+//               the port
+//   etcd        the launchers' is etcd; the workers' is served, for each round, by the launcher of group rank
+//               0, so that no host has to last
 //
 // One thread. Owns what it serves.
 class Meeting {
  public:
-  // Serves the store if that is this launcher's part. FailedPrecondition: the port is taken. Unavailable: a host is not
-  // known, or there is no way to it, which may change.
+  // Serves the store if that is this launcher's part. FailedPrecondition: the port is taken. Unavailable: a
+  // host is not known, or there is no way to it, which may change.
   static absl::StatusOr<std::unique_ptr<Meeting>> open(const LaunchOptions& options, std::string run_id);
 
   // Opens the store in which the launchers meet. May outlive the Meeting.

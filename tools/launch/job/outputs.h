@@ -23,16 +23,16 @@ struct WorkerStreams {
 };
 
 // Where the workers' output goes: the launcher's own streams, files, both (teed) or nowhere. Files lie under
-// the log directory as RUN_ID/attempt_ROUND/LOCAL_RANK/stdout.log and stderr.log, as torchrun lays them out; a
-// run id whose directory is there already gets a suffix, so that no run writes into the files of another.
+// the log directory as RUN_ID/attempt_ROUND/LOCAL_RANK/stdout.log and stderr.log, as torchrun lays them out;
+// a run id whose directory is there already gets a suffix, so that no run writes into the files of another.
 //
 // The same directories hold what workers die of (tools/launch/process/error_file.h). Where nothing else goes
 // to files they are temporary and go with this object.
 //
-// With LaunchOptions::line_buffered a worker's standard output is a pseudo terminal, unless the launcher's own, which
-// it would get, is a terminal: a program then writes whole lines at once, and none is lost with a worker that is
-// killed. Standard error is not buffered, and a pseudo terminal only where both streams go to the same pipe or file:
-// one for both keeps their order.
+// With LaunchOptions::line_buffered a worker's standard output is a pseudo terminal, unless the launcher's
+// own, which it would get, is a terminal: a program then writes whole lines at once, and none is lost with a
+// worker that is killed. Standard error is not buffered, and a pseudo terminal only where both streams go to
+// the same pipe or file: one for both keeps their order.
 //
 // On the loop's thread, which outlives it. Owns pumps and sinks.
 class WorkerOutputs {

@@ -16,8 +16,8 @@ struct RendezvousConf {
   absl::Duration close_timeout = absl::Seconds(30);      // for the others to learn that the job is over
   absl::Duration keep_alive_interval = absl::Seconds(5);
   int keep_alive_max_attempt = 3;  // intervals without a sign of life after which a node is lost
-  // How long the store may not answer before it is lost. None: 60 s for etcd, which may be started again, and 10 s for
-  // a launcher's, whose content is gone with it.
+  // How long the store may not answer before it is lost. None: 60 s for etcd, which may be started again, and
+  // 10 s for a launcher's, whose content is gone with it.
   std::optional<absl::Duration> read_timeout;
   std::optional<bool> is_host;  // whether this launcher serves the store; none: it finds out by the endpoint
 

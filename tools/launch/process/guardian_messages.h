@@ -15,8 +15,8 @@
 
 namespace gradwire::tools {
 
-// What the launcher and its guardian say to each other, over a stream socket: one request, one reply. Both are the same
-// program, so these travel as they lie in memory.
+// What the launcher and its guardian say to each other, over a stream socket: one request, one reply. Both
+// are the same program, so these travel as they lie in memory.
 struct GuardianRequest {
   enum class Kind : int32_t {
     kStart,        // with the three standard descriptors; packed_start() follows

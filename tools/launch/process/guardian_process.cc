@@ -21,8 +21,8 @@
 namespace gradwire::tools {
 namespace {
 
-// For what was killed to end, and for what that leaves to come up, while the launcher waits for it: a process that hangs in
-// the kernel is not waited for without end.
+// For what was killed to end, and for what that leaves to come up, while the launcher waits for it: a process
+// that hangs in the kernel is not waited for without end.
 constexpr absl::Duration kPatience = absl::Seconds(5);
 // A process whose parent was not this one's child comes up without a sign.
 constexpr int kLookAgainMilliseconds = 10;
@@ -48,8 +48,8 @@ std::vector<pid_t> children() {
   return found;
 }
 
-// And SIGCONT after it, since a stopped process would not notice. `process` and a signal of 0 as kill(2) has them.
-// False for what is another user's.
+// And SIGCONT after it, since a stopped process would not notice. `process` and a signal of 0 as kill(2) has
+// them. False for what is another user's.
 bool send(pid_t process, int signal) {
   if (kill(process, signal) != 0) return errno != EPERM;
   if (signal != 0 && signal != SIGKILL) kill(process, SIGCONT);
@@ -59,7 +59,8 @@ bool send(pid_t process, int signal) {
 }  // namespace
 
 void GuardianProcess::run() {
-  // A group of its own: a signal to the launcher's group, SIGKILL included, leaves the guardian to do its work.
+  // A group of its own: a signal to the launcher's group, SIGKILL included, leaves the guardian to do its
+  // work.
   setpgid(0, 0);
   prctl(PR_SET_NAME, "gradwire-guard");
   prctl(PR_SET_CHILD_SUBREAPER, 1);
@@ -144,7 +145,8 @@ bool GuardianProcess::running(pid_t child) const {
 
 void GuardianProcess::signal_group(pid_t worker, int signal) {
   if (!running(worker)) {
-    // Once the worker is reaped its number, the group's too, may become another's, unless a child is still in the group.
+    // Once the worker is reaped its number, the group's too, may become another's, unless a child is still in
+    // the group.
     const std::vector<pid_t> all = children();
     if (std::none_of(all.begin(), all.end(), [worker](pid_t child) { return getpgid(child) == worker; }))
       return;
@@ -172,7 +174,8 @@ bool GuardianProcess::signal_rest(int signal) {
 void GuardianProcess::kill_all() {
   for (const auto& [worker, end] : workers_) signal_group(worker, SIGKILL);
   const absl::Time deadline = absl::Now() + kPatience;
-  // Without a launcher nobody waits for the guardian, and nobody else would end what a worker leaves that dies slowly.
+  // Without a launcher nobody waits for the guardian, and nobody else would end what a worker leaves that
+  // dies slowly.
   while (!reap() && signal_rest(SIGKILL)) {
     const bool late = absl::Now() >= deadline;
     if (late && getppid() == launcher_) break;

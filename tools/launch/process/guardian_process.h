@@ -15,10 +15,10 @@ namespace gradwire::tools {
 
 // The guardian's own side: what runs in it.
 //
-// It is the parent of the workers and a subreaper, so a process that loses its parent anywhere below a worker, whatever
-// session or group it has gone to, becomes its child: without children it has no descendants. It signals its own
-// children alone. Their numbers stay taken until it reaps them itself, so a signal cannot meet a stranger; what is
-// deeper comes up when what is above has ended.
+// It is the parent of the workers and a subreaper, so a process that loses its parent anywhere below a
+// worker, whatever session or group it has gone to, becomes its child: without children it has no
+// descendants. It signals its own children alone. Their numbers stay taken until it reaps them itself, so a
+// signal cannot meet a stranger; what is deeper comes up when what is above has ended.
 //
 // One thread.
 class GuardianProcess {
@@ -34,8 +34,9 @@ class GuardianProcess {
   void start_worker(const WorkerStart& start, GuardianReply& reply, std::vector<int>& descriptors);
   bool running(pid_t child) const;
   void signal_group(pid_t worker, int signal);
-  // To children that are not running workers. Other signals than SIGKILL only once to each, and not to those whose
-  // whole group was asked to end. False when only processes of other users are left, which cannot be ended.
+  // To children that are not running workers. Other signals than SIGKILL only once to each, and not to those
+  // whose whole group was asked to end. False when only processes of other users are left, which cannot be
+  // ended.
   bool signal_rest(int signal);
   void kill_all();
   void forget_child_signals();

@@ -22,7 +22,8 @@ namespace {
 constexpr int kTooLongMilliseconds = 50000;
 constexpr absl::Duration kTooLong = absl::Milliseconds(kTooLongMilliseconds);
 
-// A process in a session of its own and, at once, without a parent; it says its number when it has done `first`.
+// A process in a session of its own and, at once, without a parent; it says its number when it has done
+// `first`.
 std::string detached(const std::string& first) {
   return absl::StrCat("(setsid sh -c '", first, "; echo $$; while :; do sleep 0.02; done' &);");
 }

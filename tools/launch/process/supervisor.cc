@@ -52,7 +52,8 @@ void Supervisor::on_end(Worker& worker) {
   }
 }
 
-// Whether a worker that was asked to end may well have ended so. It may also have failed so, and nobody can tell.
+// Whether a worker that was asked to end may well have ended so. It may also have failed so, and nobody can
+// tell.
 bool Supervisor::asked_for(const Ending& ending) const {
   const int signal = ending.exit_code() - 128;
   return signal == SIGTERM || signal == SIGKILL || (passed_on_ != 0 && signal == passed_on_);

@@ -17,9 +17,9 @@ namespace gradwire::tools {
 // Watches the workers that this node has in one round of the job and decides when and how they are ended.
 //
 // States: running; stopping, after the first failure, a signal, or when workers that ended well left
-// processes behind; killed, when the grace period was over; finished. It goes one way. While stopping it waits
-// for the workers and, when those have ended, for all that they started, so that that may clean up as well:
-// what has not got the signal with a worker's group, because it went to another, is asked to end then.
+// processes behind; killed, when the grace period was over; finished. It goes one way. While stopping it
+// waits for the workers and, when those have ended, for all that they started, so that that may clean up as
+// well: what has not got the signal with a worker's group, because it went to another, is asked to end then.
 //
 // On the loop's thread. Owns the workers.
 class Supervisor {
@@ -45,7 +45,8 @@ class Supervisor {
 
   absl::Status add(Worker worker);
 
-  // Passes a signal on to the workers and their groups. Once more, a second or later after the first, it kills.
+  // Passes a signal on to the workers and their groups. Once more, a second or later after the first, it
+  // kills.
   void on_signal(int signal);
   // Ends the workers: the round is over.
   void end();

@@ -12,8 +12,8 @@ namespace gradwire::tools {
 
 // One worker process, the leader of a process group of its own, which it shares with what it starts.
 //
-// States: running; ended. Not thread-safe. The guardian, its parent, outlives it. The destructor kills a worker that
-// runs, with its group.
+// States: running; ended. Not thread-safe. The guardian, its parent, outlives it. The destructor kills a
+// worker that runs, with its group.
 class Worker {
  public:
   // Returns when the program runs. Unavailable, naming the program, if it cannot be executed.
@@ -33,8 +33,8 @@ class Worker {
   // Learns how the worker ended. Call it when pid_fd() is readable.
   void note_end();
 
-  // To the whole group, and SIGCONT after it, since a stopped process would not notice. Nothing once the worker has
-  // ended: what is left of its group is the guardian's to end.
+  // To the whole group, and SIGCONT after it, since a stopped process would not notice. Nothing once the
+  // worker has ended: what is left of its group is the guardian's to end.
   void signal_group(int signal);
 
  private:

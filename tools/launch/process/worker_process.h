@@ -42,7 +42,8 @@ struct StartedProcess {
   int execute_error = 0;
 };
 
-// Starts a process that leads a group of its own and dies with the caller's thread; returns when the program runs.
+// Starts a process that leads a group of its own and dies with the caller's thread; returns when the program
+// runs.
 StartedProcess start_process(const WorkerStart& start);
 
 }  // namespace gradwire::tools

@@ -11,9 +11,9 @@ namespace gradwire::rendezvous {
 
 // What one node thinks of the others whose beats it looks at: a pure state machine.
 //
-// All are looked at in one pass every interval. A node is lost when its beat has stood still, or been missing, through
-// looks that span `attempts` intervals. Time in which this node itself did not look (it was paused, the store was away)
-// counts for nobody's silence.
+// All are looked at in one pass every interval. A node is lost when its beat has stood still, or been
+// missing, through looks that span `attempts` intervals. Time in which this node itself did not look (it was
+// paused, the store was away) counts for nobody's silence.
 //
 // Not thread-safe.
 class BeatWatch {

@@ -55,8 +55,8 @@ struct Record {
 
 // Texts are cut to their bounds, and a failure's numbers brought into theirs.
 std::string encode(const Record& record);
-// InvalidArgument for what is not a record: too long, a number or a count out of bounds, an id or fixed rank twice, or
-// fields that do not fit the phase. Control characters do not get through to a terminal.
+// InvalidArgument for what is not a record: too long, a number or a count out of bounds, an id or fixed rank
+// twice, or fields that do not fit the phase. Control characters do not get through to a terminal.
 absl::StatusOr<Record> decode(absl::string_view bytes);
 
 }  // namespace gradwire::rendezvous

@@ -5,8 +5,8 @@
 
 namespace gradwire::rendezvous {
 
-// The steps that a record takes, each as proto/rendezvous.proto says; who takes them when is Rendezvous's. They leave
-// `version` alone.
+// The steps that a record takes, each as proto/rendezvous.proto says; who takes them when is Rendezvous's.
+// They leave `version` alone.
 
 // JOINING(0) with `me` alone.
 Record first_record(const Member& me, const Settings& settings, absl::string_view run_id);
@@ -29,8 +29,8 @@ bool could_grow(const Record& record);
 bool may_run(const Record& record);
 // JOINING -> RUNNING.
 void run(Record& record);
-// RUNNING -> JOINING of the next round, with those who are participants now, and those who wait. `complete`: nobody else
-// is expected.
+// RUNNING -> JOINING of the next round, with those who are participants now, and those who wait. `complete`:
+// nobody else is expected.
 void begin_next(Record& record, bool complete);
 // RUNNING: a failure: another round if there is a restart left, else CLOSED. `complete` as above.
 void fail(Record& record, Failure failure, bool complete);

@@ -34,7 +34,8 @@ struct Failure {
   bool operator==(const Failure&) const = default;
 };
 
-// One line for people: "worker 3 (role trainer, local rank 1, pid 4711) on host7 ended with exit code 1: message".
+// One line for people: "worker 3 (role trainer, local rank 1, pid 4711) on host7 ended with exit code 1:
+// message".
 std::string describe(const Failure& failure);
 
 // The id of a job whose nodes were not told one; to it, all ids are the same.
@@ -66,7 +67,8 @@ struct RoundInfo {
 //
 //   Aborted             the job failed: `failure` says by what
 //   FailedPrecondition  the job was over before this node came; or its node rank is another's
-//   InvalidArgument     started with settings other than the job's (both are named); or what the store holds is no record
+//   InvalidArgument     started with settings other than the job's (both are named); or what the store holds
+//                       is no record
 //   DeadlineExceeded    too few nodes within join_timeout: names those that were there
 //   Unavailable         the store cannot be reached, or has lost the record
 //   Cancelled           leave(), and the job goes on without this node
@@ -79,11 +81,16 @@ struct Outcome {
 // What the launcher is to do now.
 struct News {
   enum class Kind {
-    kWait,        // nothing yet
-    kServeStore,  // serve a store for round `round`, then call store_served(); the round runs when all know of it
-    kRun,         // have the workers of round `round` run
-    kStop,        // end the workers of the round, then call ready()
-    kEnded,       // end the workers, if there are any; the job is over for this node: `outcome`
+    // nothing yet
+    kWait,
+    // serve a store for round `round`, then call store_served(); the round runs when all know of it
+    kServeStore,
+    // have the workers of round `round` run
+    kRun,
+    // end the workers of the round, then call ready()
+    kStop,
+    // end the workers, if there are any; the job is over for this node: `outcome`
+    kEnded,
   };
   Kind kind = Kind::kWait;
   // kServeStore, kRun, and kStop: the round that is to be stopped.

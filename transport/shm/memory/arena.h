@@ -9,16 +9,18 @@
 
 namespace gradwire::transport {
 
-// The memory in which large buffers travel: the sender copies into a block, the receiver uses the block itself and
-// marks it free when it is done. It consists of segments that the sender makes, each with blocks of one size:
+// The memory in which large buffers travel: the sender copies into a block, the receiver uses the block
+// itself and marks it free when it is done. It consists of segments that the sender makes, each with blocks
+// of one size:
 //
 //   offset                     bytes        what
 //   0                          blocks * b   the blocks; b is a multiple of 64
-//   blocks * b                 blocks * 64  for each block, on a line of its own, 4 bytes: 0 while it belongs to the
-//                                           receiver, who puts 1 when it gives it back
+//   blocks * b                 blocks * 64  for each block, on a line of its own, 4 bytes: 0 while it belongs
+//                                           to the receiver, who puts 1 when it gives it back
 //
-// A message names a block by segment (the high 32 bits) and index (the low 32 bits). A receiver checks both, and the
-// length, against what was announced. A sender believes the mark of a block only while that block is out.
+// A message names a block by segment (the high 32 bits) and index (the low 32 bits). A receiver checks both,
+// and the length, against what was announced. A sender believes the mark of a block only while that block is
+// out.
 inline constexpr std::size_t kMaxSegments = 1'024;
 inline constexpr std::size_t kMaxSegmentBytes = std::size_t{1} << 42;
 

@@ -11,11 +11,11 @@ namespace {
 
 constexpr std::size_t kSmallestBlock = 4'096;
 constexpr std::size_t kPage = 4'096;
-// Segments of small blocks have this many bytes of them; larger blocks have segments of their own, two at a time up to
-// this size.
+// Segments of small blocks have this many bytes of them; larger blocks have segments of their own, two at a
+// time up to this size.
 constexpr std::size_t kSegmentTarget = std::size_t{1} << 20;
-// Each look at a mark may cost a cache miss: a few of the newest, for their pages and lines are the warmest, and a few
-// of the others, so that all have their turn.
+// Each look at a mark may cost a cache miss: a few of the newest, for their pages and lines are the warmest,
+// and a few of the others, so that all have their turn.
 constexpr std::size_t kNewest = 2;
 constexpr std::size_t kOthers = 16;
 // While nothing is found, one search in so many looks at everything that is out.
@@ -197,8 +197,8 @@ bool ArenaOwner::grow_locked(int size_class, std::size_t block_bytes) {
   SizeClass& blocks = classes_[size_class];
   if (bytes > options_.max_bytes) return false;
   if (!has_room_locked(bytes)) {
-    // What the program needed an hour ago gives way to what it needs now. But most often it is that the receiver keeps
-    // what it has, and then it is of no use to search each time.
+    // What the program needed an hour ago gives way to what it needs now. But most often it is that the
+    // receiver keeps what it has, and then it is of no use to search each time.
     if (blocks.failures++ % kSearchesPerFullOne != 0) return false;
     reclaim_all_locked();
     if (!blocks.free.empty()) return true;

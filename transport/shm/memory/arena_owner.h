@@ -22,14 +22,15 @@ struct ArenaBlock {
   uint64_t name = 0;
 };
 
-// The sender's side of an arena (arena.h): makes segments when blocks are needed, finds the blocks that the receiver
-// has given back, and lets go of segments that are idle.
+// The sender's side of an arena (arena.h): makes segments when blocks are needed, finds the blocks that the
+// receiver has given back, and lets go of segments that are idle.
 //
-// A block is free -> (take) taken: its taker fills it -> (commit) out, until the receiver has marked it -> free.
-// Or free -> (lease) leased: a buffer of the program's -> (claim) out, or -> free when its last owner lets go.
+// A block is free -> (take) taken: its taker fills it -> (commit) out, until the receiver has marked it
+// -> free. Or free -> (lease) leased: a buffer of the program's -> (claim) out, or -> free when its last
+// owner lets go.
 //
-// Blocks of a size that were used last are used first: their pages are warm. Thread-safe. Shared by the connection and
-// the leased buffers, which may outlive it.
+// Blocks of a size that were used last are used first: their pages are warm. Thread-safe. Shared by the
+// connection and the leased buffers, which may outlive it.
 class ArenaOwner : public std::enable_shared_from_this<ArenaOwner> {
  public:
   struct Options {
@@ -37,7 +38,8 @@ class ArenaOwner : public std::enable_shared_from_this<ArenaOwner> {
     std::size_t max_bytes = 0;
     // What trim() leaves, though nobody has used it for a while.
     std::size_t max_idle_bytes = 0;
-    // Tell the other end; false when it cannot be told now. Called with a lock held, never after close() has returned.
+    // Tell the other end; false when it cannot be told now. Called with a lock held, never after close() has
+    // returned.
     std::function<bool(const SegmentPacket&, const Descriptor&)> announce;
     std::function<bool(const DropPacket&)> retract;
   };
@@ -52,11 +54,12 @@ class ArenaOwner : public std::enable_shared_from_this<ArenaOwner> {
 
   // A block as a buffer for the program to fill; nullopt as take().
   absl::optional<Buffer> lease(std::size_t size);
-  // The block of a buffer that came from lease() and that nobody else holds; it is taken from the buffer, and the
-  // receiver's from now on.
+  // The block of a buffer that came from lease() and that nobody else holds; it is taken from the buffer, and
+  // the receiver's from now on.
   absl::optional<ArenaBlock> claim(const Buffer& buffer);
 
-  // Lets go of segments that nobody has used since the last trim(), beyond max_idle_bytes. Whether any are left.
+  // Lets go of segments that nobody has used since the last trim(), beyond max_idle_bytes. Whether any are
+  // left.
   bool trim();
   // No more blocks.
   void close();

@@ -13,21 +13,22 @@
 
 namespace gradwire::transport {
 
-// The receiver's side of an arena (arena.h): the other end's segments, mapped here. Not thread-safe, but the buffers
-// that it hands out may be released on any thread and at any time, also after it is gone: each keeps its segment's
-// mapping. Bounded in bytes and segments, those included that only such buffers still keep.
+// The receiver's side of an arena (arena.h): the other end's segments, mapped here. Not thread-safe, but the
+// buffers that it hands out may be released on any thread and at any time, also after it is gone: each keeps
+// its segment's mapping. Bounded in bytes and segments, those included that only such buffers still keep.
 class ArenaPeer {
  public:
   explicit ArenaPeer(std::size_t max_bytes);
 
-  // Maps a segment. InvalidArgument for what cannot be one or is over the bounds; Unavailable when it cannot be mapped.
+  // Maps a segment. InvalidArgument for what cannot be one or is over the bounds; Unavailable when it cannot
+  // be mapped.
   absl::Status add(const SegmentPacket& packet, const Descriptor& descriptor);
   // InvalidArgument for a segment that there is none.
   absl::Status drop(uint32_t segment);
 
   bool knows(uint64_t name) const { return segments_.contains(BlockName::decode(name).segment); }
-  // The first `size` bytes of a block, which the buffer gives back when its last copy goes. InvalidArgument when there
-  // is no such block, or it is smaller.
+  // The first `size` bytes of a block, which the buffer gives back when its last copy goes. InvalidArgument
+  // when there is no such block, or it is smaller.
   absl::StatusOr<Buffer> take(uint64_t name, uint64_t size) const;
 
  private:

@@ -11,8 +11,9 @@
 
 namespace gradwire::transport {
 
-// What two processes say to one another beside their shared memory: whole packets over a Unix socket (SOCK_SEQPACKET),
-// whose end tells at once that the other process is gone. Integers are those of the machine.
+// What two processes say to one another beside their shared memory: whole packets over a Unix socket
+// (SOCK_SEQPACKET), whose end tells at once that the other process is gone. Integers are those of the
+// machine.
 //
 //   packet    from     bytes  descriptors
 //   hello     both     32     the memory of this end's ring (ring.h), sealed; the connecting end begins
@@ -79,7 +80,8 @@ class ControlSocket {
   // For the event loop; -1 when it is not open.
   int descriptor() const;
 
-  // Never blocks. False when it is not open, or the other end has read so little lately that there is no room.
+  // Never blocks. False when it is not open, or the other end has read so little lately that there is no
+  // room.
   bool send(const void* packet, std::size_t bytes, int descriptor = -1);
   // A doorbell that finds no room is not needed: there are unread ones.
   void ring() { send("!", 1); }

@@ -6,8 +6,8 @@
 
 namespace gradwire::transport {
 
-// How one direction of a connection lies in shared memory, which its sender (the producer) has made. Integers are
-// those of the machine, which both ends share.
+// How one direction of a connection lies in shared memory, which its sender (the producer) has made. Integers
+// are those of the machine, which both ends share.
 //
 //   offset  bytes  what                                                                   written by
 //   0       8      tail: how many lines the consumer has released since the beginning     consumer
@@ -23,18 +23,18 @@ namespace gradwire::transport {
 //   4       4      p, the length of what follows; at most a quarter of the ring
 //   8       p
 //
-// The first 8 bytes are written last and in one piece. So long as they are 0 there is no record, and that is all a
-// consumer looks at; before it releases lines it puts 0 into the first 8 bytes of each, so that nothing old looks like
-// a record. "To ring" is to send a doorbell (control_socket.h). Each end stores its own word, puts a full fence behind
-// it, and then looks at the other's.
+// The first 8 bytes are written last and in one piece. So long as they are 0 there is no record, and that is
+// all a consumer looks at; before it releases lines it puts 0 into the first 8 bytes of each, so that nothing
+// old looks like a record. "To ring" is to send a doorbell (control_socket.h). Each end stores its own word,
+// puts a full fence behind it, and then looks at the other's.
 //
 // kMessage: one message in one record.
-//   16 buffers   for each buffer: its length in the low 56 bits of the first 8 bytes; in the high 8 bits 0 if it
-//                follows here, 1 if it lies in a block of the arena (arena.h), named by the second 8 bytes
+//   16 buffers   for each buffer: its length in the low 56 bits of the first 8 bytes; in the high 8 bits 0 if
+//                it follows here, 1 if it lies in a block of the arena (arena.h), named by the second 8 bytes
 //   ...          the header: the rest of the record
 //   ...          the buffers that follow here, without gaps
-// kStart: a message that takes several records: 8 bytes length of the header, 8 bytes number of buffers. Its bytes
-//   come in the order above in the kData records that follow, which no other record interrupts.
+// kStart: a message that takes several records: 8 bytes length of the header, 8 bytes number of buffers. Its
+//   bytes come in the order above in the kData records that follow, which no other record interrupts.
 inline constexpr std::size_t kLineBytes = 64;
 inline constexpr std::size_t kTailOffset = 0;
 inline constexpr std::size_t kArmedOffset = 128;
@@ -90,8 +90,8 @@ std::atomic_ref<T> shared_word(char* at) {
   return std::atomic_ref<T>(*reinterpret_cast<T*>(at));
 }
 
-// Orders a store to one word before a load of another. ThreadSanitizer knows no fences; it sees the two processes'
-// mappings as different memory anyway.
+// Orders a store to one word before a load of another. ThreadSanitizer knows no fences; it sees the two
+// processes' mappings as different memory anyway.
 inline void full_fence() { std::atomic_thread_fence(std::memory_order_seq_cst); }
 
 }  // namespace gradwire::transport

@@ -31,8 +31,8 @@ bool RingConsumer::release(std::size_t payload) {
   for (; position_ != end; ++position_) {
     shared_word<uint64_t>(line(position_)).store(0, std::memory_order_relaxed);
   }
-  // Told seldom, since the producer reads it seldom. A record takes at most a quarter of the ring, so a producer that
-  // waits for room always has more to wait for than what is not told yet.
+  // Told seldom, since the producer reads it seldom. A record takes at most a quarter of the ring, so a
+  // producer that waits for room always has more to wait for than what is not told yet.
   if (position_ - released_ < line_count_ / 8) return false;
   released_ = position_;
   shared_word<uint64_t>(base() + kTailOffset).store(released_, std::memory_order_release);

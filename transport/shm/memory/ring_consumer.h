@@ -8,8 +8,8 @@
 
 namespace gradwire::transport {
 
-// The end of a ring (ring.h) that reads. Whatever the producer writes, and whenever, it stays within the ring; what the
-// bytes mean is for the reader to check, after they have been copied out. Not thread-safe.
+// The end of a ring (ring.h) that reads. Whatever the producer writes, and whenever, it stays within the
+// ring; what the bytes mean is for the reader to check, after they have been copied out. Not thread-safe.
 //
 //   while (const uint64_t word = consumer.peek()) {
 //     const RecordWord record = RecordWord::decode(word);
@@ -28,11 +28,12 @@ class RingConsumer {
   // The first 8 bytes of the next record; 0: there is none.
   uint64_t peek() const { return shared_word<uint64_t>(line(position_)).load(std::memory_order_acquire); }
 
-  // Copies what lies `offset` bytes behind the first 8 of the next record. REQUIRES: it has been seen by peek(), and
-  // offset + bytes <= max_payload().
+  // Copies what lies `offset` bytes behind the first 8 of the next record. REQUIRES: it has been seen by
+  // peek(), and offset + bytes <= max_payload().
   void copy_out(std::size_t offset, void* to, std::size_t bytes) const;
 
-  // Done with the next record, of this length. Whether the producer wants to be rung, since it waits for room.
+  // Done with the next record, of this length. Whether the producer wants to be rung, since it waits for
+  // room.
   bool release(std::size_t payload);
 
   // The producer rings, or need not. Put a full fence behind arm(), and then peek().

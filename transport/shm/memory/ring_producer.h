@@ -59,8 +59,8 @@ class RingProducer {
   uint64_t tail_ = 0;
   bool broken_ = false;
 
-  // The record being written. Its first line is put together here: a consumer that polls would take the line away
-  // between two stores to it.
+  // The record being written. Its first line is put together here: a consumer that polls would take the line
+  // away between two stores to it.
   std::size_t length_ = 0;
   std::size_t written_ = 0;
   alignas(kLineBytes) char first_[kLineBytes];

@@ -39,8 +39,8 @@ absl::StatusOr<SharedMemory> SharedMemory::create(std::size_t bytes, bool huge, 
 }
 
 absl::StatusOr<SharedMemory> SharedMemory::adopt(const Descriptor& descriptor, std::size_t bytes, bool huge) {
-  // Seals exist on memory files alone; those of huge-page file systems have them too, but there a page that is not to
-  // be had ends the process.
+  // Seals exist on memory files alone; those of huge-page file systems have them too, but there a page that
+  // is not to be had ends the process.
   struct statfs file_system;
   struct stat file;
   const int seals = ::fcntl(descriptor.get(), F_GET_SEALS);
