@@ -2,6 +2,8 @@
 
 #include <cstdio>
 
+#include "gradwire/rpc/agent_statistics.h"
+
 namespace gradwire::examples {
 
 WorkerReport report_of(const rpc::Agent& agent) {

@@ -1,4 +1,3 @@
-#include "gradwire/rpc/agent/agent_services.h"
 #include "gradwire/rpc/init_rpc.h"
 
 #include <unistd.h>
@@ -11,6 +10,7 @@
 #include "gradwire/base/log.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/base/process/last_words.h"
+#include "gradwire/rpc/agent/agent_services.h"
 #include "gradwire/rpc/agent/global_agent.h"
 
 namespace gradwire::rpc {

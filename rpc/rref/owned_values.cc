@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "gradwire/base/threads/strand.h"
 #include "gradwire/proto/rpc.pb.h"
 #include "gradwire/rpc/callee/server_call.h"
 
