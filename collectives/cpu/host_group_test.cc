@@ -1,6 +1,7 @@
 #include "gradwire/collectives/cpu/host_group.h"
 
 #include <bit>
+#include <cstdint>
 #include <cstring>
 #include <filesystem>
 #include <limits>
@@ -122,6 +123,35 @@ TEST_P(HostGroupTest, SumsToTheSameBitsOnAllRanks) {
         EXPECT_EQ(std::memcmp(results[rank].data(), results[0].data(), count * sizeof(double)), 0) << rank;
       }
     }
+  }
+}
+
+// Adds pairs of numbers, and checks that each pair is aligned as a complex number of that size has to be.
+class AlignedPairs final : public Reducer {
+ public:
+  AlignedPairs() : Reducer(2 * sizeof(double)) {}
+  void combine(void* out, const void* a, const void* b, std::size_t bytes) const override {
+    for (const void* each : {const_cast<const void*>(out), a, b}) {
+      EXPECT_EQ(reinterpret_cast<std::uintptr_t>(each) % (2 * sizeof(double)), 0u);
+    }
+    Doubles().combine(out, a, b, bytes);
+  }
+};
+
+TEST_P(HostGroupTest, OperandsAreAlignedForTheLargestElement) {
+  for (const Way& way : kWays) {
+    SCOPED_TRACE(way.name);
+    in_group(GetParam(), way, [&](HostGroup& group) {
+      for (const std::size_t count : {2u, 6u, 300u, 20000u}) {
+        std::vector<double> mine(count, 1.0 + group.rank());
+        ASSERT_TRUE(group.all_reduce(span(mine), AlignedPairs(), soon()).ok());
+        const double sum = group.size() * (group.size() + 1) / 2.0;
+        EXPECT_EQ(mine, std::vector<double>(count, sum));
+        mine.assign(count, 1.0 + group.rank());
+        ASSERT_TRUE(group.reduce(span(mine), 0, AlignedPairs(), soon()).ok());
+        EXPECT_EQ(mine, std::vector<double>(count, group.rank() == 0 ? sum : 1.0 + group.rank()));
+      }
+    });
   }
 }
 
