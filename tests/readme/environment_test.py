@@ -25,7 +25,9 @@ def variables_in(path, text):
         if of_test(path):
             # Tests also set what the product reads, and have other constants.
             return {name for name in LITERAL.findall(text) if name.startswith("GRADWIRE_")}, spelled
-        return set(LITERAL.findall(text)) | set(GETENV.findall(text)), spelled
+        # The launcher puts the names of its options' variables together.
+        options = {"PET_<OPTION>"} if '"PET_"' in text else set()
+        return options | set(LITERAL.findall(text)) | set(GETENV.findall(text)), spelled
     if path.endswith(".bzl"):
         return set(GETENV.findall(text)), set()
     if os.path.dirname(path) == "tools" and "." not in os.path.basename(path):
