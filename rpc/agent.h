@@ -9,6 +9,7 @@
 
 #include "absl/time/time.h"
 #include "gradwire/base/future.h"
+#include "gradwire/rpc/agent_statistics.h"
 #include "gradwire/rpc/constructor.h"
 #include "gradwire/rpc/destination.h"
 #include "gradwire/rpc/options.h"
@@ -20,7 +21,6 @@ class AgentImpl;
 class AgentServices;
 class Caller;
 class RRefService;
-struct AgentStatistics;
 struct AgentTables;
 template <class T>
 class RRef;
