@@ -117,13 +117,10 @@ absl::Status HostGroup::all_reduce_inline(Span data, const Reducer& reducer, abs
   copy_bytes(turns_.line(rank_).bytes, data.data, data.size);
   turns_.publish();
   if (absl::Status status = turns_.wait_all_published(deadline); !status.ok()) return status;
-  // The bytes of a line follow its number, so elements of 16 bytes are not aligned there.
   alignas(16) char sum[HostMemory::kInlineBytes];
-  alignas(16) char part[HostMemory::kInlineBytes];
   copy_bytes(sum, turns_.line(0).bytes, data.size);
   for (int member = 1; member < size_; ++member) {
-    copy_bytes(part, turns_.line(member).bytes, data.size);
-    reducer.reduce(sum, part, data.size);
+    reducer.reduce(sum, turns_.line(member).bytes, data.size);
   }
   copy_bytes(data.data, sum, data.size);
   return absl::OkStatus();

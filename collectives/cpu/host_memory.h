@@ -29,8 +29,9 @@ class HostMemory {
 
   // The operation that a member began last, of those with an even or with an odd number.
   struct alignas(128) Line {
-    std::atomic<uint64_t> sequence;
+    // First, so that elements of every size are aligned in them.
     char bytes[kInlineBytes];
+    std::atomic<uint64_t> sequence;
   };
   // What a member says of itself.
   struct alignas(128) Member {
