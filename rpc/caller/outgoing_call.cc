@@ -35,17 +35,14 @@ const Worker& nobody() {
 struct OutgoingCall::Parts {
   explicit Parts(RRefService& rrefs) : references(rrefs, /*is_answer=*/false) {}
   // Parts are as large as an envelope: a thread keeps those that it frees.
-  static void* operator new(std::size_t);
-  static void operator delete(void* parts);
+  static void* operator new(std::size_t) { return BlockCache<sizeof(Parts)>::take(); }
+  static void operator delete(void* parts) { BlockCache<sizeof(Parts)>::give(parts); }
 
   EnvelopeBox envelope;
   MessageReferences references;
   // Passed on until the call completes; nullptr once the call was sent.
   PendingCalls::Taken call = std::make_unique<PendingCall>();
 };
-
-void* OutgoingCall::Parts::operator new(std::size_t) { return BlockCache<sizeof(Parts)>::take(); }
-void OutgoingCall::Parts::operator delete(void* parts) { BlockCache<sizeof(Parts)>::give(parts); }
 
 OutgoingCall::OutgoingCall(Caller& caller, const Destination& destination, std::string callee)
     : caller_(caller),

@@ -29,7 +29,7 @@ std::shared_ptr<RRefHandle> own(Agent& agent, std::shared_ptr<void> value, const
 
 void find(Agent& agent, const RRefHandle& handle, const std::optional<absl::Duration>& timeout,
           absl::AnyInvocable<void(absl::StatusOr<OwnedValue>)> found) {
-  agent.rrefs().find(handle.rref(), agent.services().call_deadline(timeout), std::move(found));
+  agent.rrefs().values().find(handle.rref(), agent.services().call_deadline(timeout), std::move(found));
 }
 
 std::shared_ptr<Agent> agent_of(const RRefHandle* handle) {

@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "absl/time/time.h"
 #include "gradwire/base/future.h"
 #include "gradwire/codec/id.h"
 #include "gradwire/proto/value.pb.h"
@@ -27,8 +26,6 @@ class Agent;
 // outlive it.
 class RRefService : public std::enable_shared_from_this<RRefService> {
  public:
-  using Owned = OwnedValue;
-
   // Both outlive it.
   RRefService(ReferenceHost& agent, Settlement& settlement);
 
@@ -37,10 +34,6 @@ class RRefService : public std::enable_shared_from_this<RRefService> {
 
   // A handle on a value that this agent owns from now on.
   std::shared_ptr<RRefHandle> own(std::shared_ptr<void> value, const TypeOps* type);
-  // As OwnedValues::find.
-  void find(const Id& rref, absl::Time deadline, ValueSlot::Found found) {
-    values_.find(rref, deadline, std::move(found));
-  }
 
   // The result of a remote() call under way: the handle that its caller gets, and the fork that the request
   // names. On the owner itself that fork only bridges the time until the call has ended; the handle is a
