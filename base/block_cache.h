@@ -35,8 +35,8 @@ class BlockCache {
     int count = 0;
     void* blocks[kMaxKept];
   };
-  // What the thread frees when kept_ is gone is not kept. Outside of it: a store into an object that is being
-  // destroyed need not be made.
+  // True once kept_ is destroyed: blocks that the thread frees later are not kept. It is no member of Kept,
+  // because the compiler may drop a store into an object that is being destroyed.
   static inline thread_local bool closed_ = false;
   static inline thread_local Kept kept_;
 };

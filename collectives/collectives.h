@@ -1,7 +1,7 @@
 #pragma once
 
-// What programs include. Each function acts on the world of init_process_group() unless a group is given, and
-// is described at the method of ProcessGroup of the same name.
+// The header of process groups that programs include. Each function acts on the world of init_process_group()
+// unless a group is given. The method of ProcessGroup with the same name describes it.
 
 #include "gradwire/collectives/backend.h"
 #include "gradwire/collectives/functions.h"

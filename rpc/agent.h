@@ -88,7 +88,7 @@ class Agent final : public std::enable_shared_from_this<Agent> {
 
   // The rest is for the templates that make calls and for the layers above.
 
-  // What the layers above use of an agent (rpc/agent/agent_services.h).
+  // The functions of the agent that only the layers above use (rpc/agent/agent_services.h).
   AgentServices& services() const;
   // The calls that this worker makes.
   Caller& caller() const;

@@ -52,7 +52,7 @@ KeywordArgument<std::decay_t<T>> kw(std::string name, T&& value) {
   return {std::move(name), std::forward<T>(value)};
 }
 
-// What the call templates of rpc/call.h need of Op and Script.
+// The functions below make Op and Script callees for the call templates of rpc/call.h.
 namespace op_call_internal {
 
 template <class T>

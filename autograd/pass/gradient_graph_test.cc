@@ -17,8 +17,8 @@
 #include "gradwire/rpc/testing/group.h"
 #include "gtest/gtest.h"
 
-// What else a backward pass may do: be differentiated itself, run parts of the forward again, find where a
-// bad number comes from.
+// A backward pass may also be differentiated itself, run parts of the forward pass again, and find where a
+// NaN comes from.
 namespace gradwire::autograd {
 
 using at::Tensor;

@@ -25,8 +25,8 @@ class Epoll {
   void change(int fd, uint32_t events, uint64_t id) const;
   void remove(int fd) const;
 
-  // Waits until something happens, at most for so long; -1: indefinitely. The events at the front of `room`,
-  // of which there are none when the time is up or a signal interrupted. `data.u64` is the number.
+  // Waits for events for at most `milliseconds`; -1: no limit. Returns them at the front of `room`: none when
+  // the time is up or a signal interrupted the wait. `data.u64` is the number.
   absl::Span<const epoll_event> wait(absl::Span<epoll_event> room, int milliseconds) const;
 
   // For another one that watches this one.

@@ -16,7 +16,7 @@ namespace gradwire {
 // belongs to the process, as signals do.
 void install_crash_handler();
 
-// What the calling thread does while the object lives: `self`, a worker, serves `callee` for worker `caller`.
+// Records what the calling thread does while the object lives: worker `self` serves `callee` for `caller`.
 // A thread that serves inside of serving goes back to what it did before. The texts outlive the object, which
 // costs two writes.
 class ServingScope {

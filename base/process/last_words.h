@@ -4,9 +4,9 @@
 
 namespace gradwire {
 
-// What a process leaves for the launcher that started it when it can no longer run ordinary code: the file
-// that TORCHELASTIC_ERROR_FILE names, in torchelastic's format. tools/launch/process/error_file.h reads it,
-// and writes such files with more fields.
+// Last words are a message that a process leaves for its launcher when it can no longer run ordinary code, in
+// the file that TORCHELASTIC_ERROR_FILE names and in torchelastic's format. tools/launch/process/error_file.h
+// reads that file, and writes such files with more fields.
 
 // Notes the file's name and the process. Not async-signal-safe; later calls change nothing. Thread-safe.
 void prepare_last_words();

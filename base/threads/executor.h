@@ -37,8 +37,8 @@ class Executor {
   bool post(Task& task);
   bool post(Task&& task) { return post(task); }
 
-  // The same, but the task starts from the clean ExecutionState. `cost`, which lives for ever: of tasks of
-  // its kind.
+  // The same, but the task starts from the clean ExecutionState. `cost` is that of tasks of its kind, and
+  // outlives the tasks.
   virtual bool post_clean(Task& task, TaskCost* cost = nullptr) = 0;
   bool post_clean(Task&& task, TaskCost* cost = nullptr) { return post_clean(task, cost); }
 

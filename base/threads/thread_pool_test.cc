@@ -111,8 +111,8 @@ TEST(ThreadPool, TaskThatSpinsForAnotherIsRescued) {
 }
 
 TEST(ThreadPool, LongComputationsStartNoThreads) {
-  // What computes is taken for what spins after a hundred times as long: far more than a loaded machine keeps
-  // a thread waiting.
+  // The pool takes a computing thread for a spinning one after a hundred times the stall limit, far longer
+  // than a loaded machine keeps a thread waiting.
   ThreadPool pool({.num_threads = 2, .stall_limit = absl::Milliseconds(10)});
   std::atomic<int> most{0};
   for (int i = 0; i < 4; ++i) {

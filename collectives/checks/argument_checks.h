@@ -13,8 +13,8 @@
 
 namespace gradwire::collectives {
 
-// What can be known of a call's arguments before anything is sent. All errors are InvalidArgument and say
-// which argument and what it is. Of one group; thread-safe.
+// Checks the arguments of calls on one group before anything is sent. All errors are InvalidArgument and say
+// which argument is wrong and what it is. Thread-safe.
 class ArgumentChecks {
  public:
   struct Group {

@@ -79,8 +79,8 @@ class CpuGroup final : public ByteCollectives {
   }
   bool leads() const { return layout_.host == nullptr || layout_.host->rank() == 0; }
   std::vector<int> in_world(const std::vector<int>& members) const;
-  // Of an operation over hosts: members that wait elsewhere for this one's part must hear that it does not
-  // come.
+  // Returns `status`, of an operation over hosts. After an error, members that wait on other hosts for this
+  // member's part are notified that it does not come.
   absl::Status over_hosts(absl::Status status);
 
   const Options options_;

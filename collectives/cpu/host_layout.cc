@@ -11,8 +11,8 @@
 namespace gradwire::collectives::cpu {
 namespace {
 
-// Of what keeps memory from being shared, the user's timeout alone ends the group: messages would come no
-// sooner from a member that is not there. A store that fails says so again in the exchange that follows.
+// A timeout ends the group. After every other failure to share memory the members exchange messages instead,
+// which would not help with a member that is absent. A store that fails reports it again in that exchange.
 bool is_out_of_time(const absl::Status& status) { return absl::IsDeadlineExceeded(status); }
 
 // The members come together over the store, in steps that all go through.

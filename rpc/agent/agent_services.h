@@ -16,10 +16,10 @@ namespace gradwire::rpc {
 class AgentImpl;
 struct RpcBackendOptions;
 
-// What the layers above use of an Agent, and its references do. Thread-safe.
+// The functions of an Agent that its references and the layers above use. Thread-safe.
 class AgentServices final : public ReferenceHost {
  public:
-  // Of `agent`, which owns it.
+  // `agent` owns it.
   AgentServices(std::weak_ptr<Agent> agent, RpcBackendOptions options);
   ~AgentServices();
 

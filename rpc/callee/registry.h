@@ -25,7 +25,7 @@ struct Callee {
   std::string name;
   // The types as the wire knows them: "Tensor(Tensor,float64)".
   std::string signature;
-  // Of the signature; computed by Registry::add.
+  // The hash of `signature`, computed by Registry::add.
   uint64_t signature_hash = 0;
   // For a method: the name of the class whose objects it runs on. Empty otherwise.
   std::string object_type;
