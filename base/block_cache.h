@@ -2,7 +2,6 @@
 
 #include <cstddef>
 #include <new>
-#include <type_traits>
 
 namespace gradwire {
 

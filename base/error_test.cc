@@ -1,7 +1,5 @@
 #include "gradwire/base/error.h"
 
-#include <string>
-
 #include "gtest/gtest.h"
 
 namespace gradwire {

@@ -1,8 +1,6 @@
 #include "gradwire/codec/type_name.h"
 
 #include <cstdint>
-#include <map>
-#include <vector>
 
 #include "gtest/gtest.h"
 

@@ -5,7 +5,6 @@
 #include <torch/nn/modules/linear.h>
 
 #include <memory>
-#include <utility>
 #include <vector>
 
 #include "gradwire/collectives/testing/group.h"

@@ -6,9 +6,7 @@
 
 #include "gradwire/base/error.h"
 #include "gradwire/codec/encoder.h"
-#include "gradwire/codec/torch/ivalue_codec.h"
-#include "gradwire/codec/torch/tensor_codec.h"
-#include "gradwire/codec/torch/to_ivalue.h"
+#include "gradwire/codec/torch/operator_argument.h"
 #include "gradwire/proto/value.pb.h"
 #include "gradwire/rpc/caller/outgoing_call.h"
 
@@ -64,17 +62,17 @@ inline constexpr bool kIsKeyword<KeywordArgument<T>> = true;
 template <class A>
 struct IsOperatorArgument : std::bool_constant<OperatorArgument<A>> {};
 
-// The argument as an IValue.
 template <class A>
-c10::IValue operator_argument(A&& argument) {
+absl::Status encode_argument(A&& argument, Encoder& encoder, proto::Value& out) {
   static_assert(
       IsOperatorArgument<A>::value,
       "an operator or a TorchScript function takes no argument of this type: pass a tensor, number, string, "
-      "list, dictionary, tuple, optional or IValue (codec/torch/to_ivalue.h), never a pointer");
+      "list, dictionary, tuple, optional or IValue (codec/torch/operator_argument.h; for an IValue and what "
+      "converts to one include ATen/core/ivalue.h), never a pointer");
   if constexpr (IsOperatorArgument<A>::value) {
-    return to_ivalue(std::forward<A>(argument));
+    return OperatorArgumentCodec<std::decay_t<A>>::encode(std::forward<A>(argument), encoder, out);
   } else {
-    return {};
+    return absl::OkStatus();
   }
 }
 
@@ -83,20 +81,18 @@ absl::Status add_argument(Encoder& encoder, proto::Payload& payload, A&& argumen
   if constexpr (kIsKeyword<std::remove_cvref_t<A>>) {
     proto::KeywordValue& keyword = *payload.add_keywords();
     keyword.set_name(argument.name);
-    return Codec<c10::IValue>::encode(operator_argument(std::forward<A>(argument).value), encoder,
-                                      *keyword.mutable_value());
+    return encode_argument(std::forward<A>(argument).value, encoder, *keyword.mutable_value());
   } else {
     if (payload.keywords_size() != 0) {
       return absl::InvalidArgumentError("a positional argument after a keyword argument");
     }
-    return Codec<c10::IValue>::encode(operator_argument(std::forward<A>(argument)), encoder,
-                                      *payload.add_values());
+    return encode_argument(std::forward<A>(argument), encoder, *payload.add_values());
   }
 }
 
 }  // namespace op_call_internal
 
-// Appends arguments of any types that to_ivalue takes; kw(...) ones become keyword arguments.
+// Appends arguments of any types that OperatorArgumentCodec covers; kw(...) ones become keyword arguments.
 // Errors: InvalidArgument for a positional argument after a keyword argument; what encoding the value fails
 // with.
 template <class... A>

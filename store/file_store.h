@@ -5,7 +5,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "gradwire/base/mutex.h"

@@ -1,6 +1,5 @@
 // What the contract says about beginnings and ends of connections.
 
-#include <atomic>
 #include <thread>
 
 #include "absl/strings/str_cat.h"

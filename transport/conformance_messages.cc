@@ -1,8 +1,6 @@
 // What the contract says about messages and buffers.
 
-#include <atomic>
 #include <cstring>
-#include <set>
 #include <thread>
 
 #include "absl/strings/numbers.h"

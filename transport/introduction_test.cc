@@ -4,7 +4,6 @@
 #include <functional>
 #include <memory>
 #include <string>
-#include <utility>
 
 #include "gradwire/base/mutex.h"
 #include "gradwire/transport/recording_listener.h"

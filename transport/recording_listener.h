@@ -4,8 +4,6 @@
 #include <cstdint>
 #include <functional>
 #include <limits>
-#include <memory>
-#include <string>
 #include <thread>
 #include <vector>
 

@@ -3,7 +3,6 @@
 #include <functional>
 #include <string>
 #include <thread>
-#include <vector>
 
 #include "gmock/gmock.h"
 #include "gradwire/autograd/optimizer/optimizer_test_util.h"

@@ -3,7 +3,6 @@
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 
 #include <algorithm>
-#include <string>
 #include <tuple>
 
 #include "absl/strings/str_cat.h"

@@ -3,10 +3,8 @@
 
 #include <torch/types.h>
 
-#include <atomic>
 #include <functional>
 #include <map>
-#include <memory>
 #include <random>
 #include <string>
 #include <thread>

@@ -3,7 +3,6 @@
 #include <torch/torch.h>
 
 #include <atomic>
-#include <memory>
 #include <string>
 #include <thread>
 #include <vector>

@@ -3,7 +3,6 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include <atomic>
-#include <memory>
 #include <string>
 #include <thread>
 #include <vector>

@@ -1,7 +1,6 @@
 #include <ATen/ATen.h>
 
 #include <atomic>
-#include <memory>
 #include <string>
 #include <vector>
 

@@ -4,7 +4,6 @@
 #include <optional>
 #include <string>
 #include <thread>
-#include <vector>
 
 #include "gmock/gmock.h"
 #include "gradwire/autograd/autograd.h"

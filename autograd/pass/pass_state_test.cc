@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <functional>
 #include <map>
-#include <memory>
 #include <random>
 #include <set>
 #include <vector>

@@ -2,6 +2,7 @@
 
 #include <ATen/core/Dict.h>
 #include <ATen/core/List.h>
+#include <ATen/core/ivalue.h>
 
 #include <utility>
 #include <vector>

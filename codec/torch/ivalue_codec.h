@@ -1,10 +1,14 @@
 #pragma once
 
-#include <ATen/core/ivalue.h>
-
 #include <string>
 
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "gradwire/codec/codec.h"
+
+namespace c10 {
+struct IValue;
+}
 
 namespace gradwire::rpc {
 
@@ -17,6 +21,9 @@ namespace gradwire::rpc {
 //
 // On the wire an IValue looks like the C++ value it holds: what was sent as one can be decoded as int64_t,
 // at::Tensor, std::vector, std::tuple and so on, and the other way round.
+//
+// Whoever sends or receives an IValue includes ATen/core/ivalue.h; this header does not, because it takes
+// long to compile.
 template <>
 struct Codec<c10::IValue> {
   static std::string type_name() { return "IValue"; }

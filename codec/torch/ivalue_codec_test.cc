@@ -1,6 +1,7 @@
 #include "gradwire/codec/torch/ivalue_codec.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/ivalue.h>
 
 #include <map>
 #include <string>

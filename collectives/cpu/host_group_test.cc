@@ -4,10 +4,7 @@
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
-#include <limits>
-#include <numeric>
 #include <random>
-#include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"

@@ -7,7 +7,6 @@
 #include <cstdio>
 #include <memory>
 #include <thread>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/error.h"

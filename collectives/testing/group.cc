@@ -4,7 +4,6 @@
 
 #include <exception>
 #include <thread>
-#include <utility>
 
 #include "gradwire/base/error.h"
 #include "gradwire/store/hash_store.h"

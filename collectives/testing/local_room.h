@@ -3,7 +3,6 @@
 #include <ATen/core/Tensor.h>
 
 #include <list>
-#include <memory>
 #include <optional>
 #include <string>
 #include <thread>

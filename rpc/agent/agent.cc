@@ -2,7 +2,6 @@
 
 #include <thread>
 
-#include "absl/strings/str_cat.h"
 #include "gradwire/base/clock.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/process/crash_handler.h"

@@ -3,9 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <future>
-#include <thread>
-
 #include "gradwire/rpc/call.h"
 #include "gradwire/rpc/testing/group.h"
 

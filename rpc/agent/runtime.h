@@ -6,7 +6,6 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/time.h"
 #include "gradwire/base/threads/thread_pool.h"
 #include "gradwire/base/threads/timer_queue.h"
 #include "gradwire/codec/id.h"

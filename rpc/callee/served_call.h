@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "absl/functional/any_invocable.h"
-#include "absl/time/time.h"
 #include "gradwire/base/threads/execution_state.h"
 #include "gradwire/proto/rpc.pb.h"
 #include "gradwire/rpc/agent/runtime.h"

@@ -1,7 +1,5 @@
 #include "gradwire/rpc/callee/server.h"
 
-#include <algorithm>
-
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/clock.h"
 #include "gradwire/base/error.h"

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <string>
-#include <type_traits>
 
 #include "gradwire/codec/codec_containers.h"
 #include "gradwire/codec/type_name.h"

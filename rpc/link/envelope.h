@@ -4,7 +4,6 @@
 
 #include <cstddef>
 #include <memory>
-#include <string>
 
 #include "gradwire/base/block_cache.h"
 #include "gradwire/proto/rpc.pb.h"

@@ -4,7 +4,6 @@
 
 #include <memory>
 #include <random>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"

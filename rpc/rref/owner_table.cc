@@ -5,12 +5,8 @@ namespace gradwire::rpc {
 OwnerTable::Freed OwnerTable::add_fork(const Id& rref, const Id& fork, uint64_t holder) {
   // What a lost holder says late changes nothing, and names no new RRef.
   if (lost_.contains(holder)) return {};
-  bool gone = false;
-  if (auto deleted = deleted_.find(holder); deleted != deleted_.end()) {
-    gone = deleted->second.contains(fork);
-  }
   Entry& entry = entries_[rref];
-  if (!gone) entry.forks.try_emplace(fork, holder);
+  if (!deleted(fork, holder)) entry.forks.try_emplace(fork, holder);
   return free_if_unreferenced(rref);
 }
 

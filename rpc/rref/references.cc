@@ -1,7 +1,5 @@
 #include "gradwire/rpc/rref/references.h"
 
-#include <utility>
-
 namespace gradwire::rpc {
 
 using Kind = ReferenceMessage::Kind;

@@ -2,7 +2,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <optional>
 #include <vector>
 
 #include "gradwire/base/testing/status_of.h"

@@ -2,7 +2,6 @@
 
 #include <ATen/core/ivalue.h>
 
-#include <memory>
 #include <vector>
 
 #include "absl/status/statusor.h"

@@ -1,7 +1,6 @@
 #include "gradwire/store/formation/roll_call.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <optional>
 #include <utility>
 #include <vector>

@@ -1,10 +1,8 @@
 #pragma once
 
 #include <memory>
-#include <optional>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "gradwire/store/store.h"
 

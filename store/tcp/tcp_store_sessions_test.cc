@@ -3,7 +3,6 @@
 #include "gradwire/store/tcp/tcp_store_sessions.h"
 
 #include <memory>
-#include <utility>
 
 #include "gradwire/base/error.h"
 #include "gradwire/store/tcp/store_loop.h"

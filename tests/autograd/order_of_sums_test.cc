@@ -8,10 +8,8 @@
 
 #include <barrier>
 #include <functional>
-#include <string>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "gradwire/autograd/autograd.h"
 #include "gradwire/rpc/rpc.h"
 #include "gradwire/rpc/testing/group.h"

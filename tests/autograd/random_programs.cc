@@ -3,7 +3,6 @@
 //       [--repeat=N] [--text]
 
 #include <iostream>
-#include <string>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/string_view.h"

@@ -17,7 +17,6 @@
 #include <unistd.h>
 
 #include <cstdio>
-#include <cstdlib>
 #include <set>
 #include <string>
 #include <vector>

@@ -1,7 +1,5 @@
 #include "gradwire/tests/chaos/program.h"
 
-#include <algorithm>
-#include <atomic>
 #include <random>
 #include <string>
 #include <thread>

@@ -1,7 +1,6 @@
 #include "gradwire/tests/chaos/services.h"
 
 #include <map>
-#include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"

@@ -1,5 +1,4 @@
 // The conformance suite over the cpu backend, whose ranks are threads here; collectives/mpi has it over MPI.
-#include <string>
 #include <tuple>
 
 #include "absl/strings/str_cat.h"

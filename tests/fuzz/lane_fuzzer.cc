@@ -2,7 +2,6 @@
 // after the other, 56 bytes each behind the stamp; what a hostile reader says goes to a writer.
 
 #include <algorithm>
-#include <cstring>
 #include <memory>
 #include <string>
 #include <vector>

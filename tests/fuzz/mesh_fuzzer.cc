@@ -3,7 +3,6 @@
 
 #include <map>
 #include <string>
-#include <vector>
 
 #include "gradwire/collectives/cpu/mesh/mesh_wire.h"
 #include "gradwire/tests/fuzz/fuzzing.h"

@@ -3,7 +3,6 @@
 
 #include <string>
 
-#include "absl/strings/string_view.h"
 #include "gradwire/tests/fuzz/fuzzing.h"
 #include "gradwire/transport/tcp/frame.h"
 #include "gradwire/transport/tcp/preface.h"

@@ -3,7 +3,6 @@
 #include <sys/types.h>
 
 #include <functional>
-#include <string>
 #include <vector>
 
 #include "gradwire/tests/launch/launch_process.h"

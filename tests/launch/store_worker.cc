@@ -2,7 +2,6 @@
 
 #include <cstdio>
 #include <exception>
-#include <string>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"

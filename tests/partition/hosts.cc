@@ -9,7 +9,6 @@
 #include <cstdio>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
 
 namespace chaos {

@@ -4,7 +4,6 @@
 
 #include <sys/resource.h>
 
-#include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <iostream>

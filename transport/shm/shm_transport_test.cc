@@ -2,14 +2,12 @@
 
 #include "gradwire/transport/shm/shm_transport.h"
 
-#include <cstdio>
 #include <cstring>
 #include <fstream>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "gradwire/base/clock.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/transport/process_counts.h"

@@ -4,10 +4,8 @@
 
 #include <atomic>
 #include <cerrno>
-#include <memory>
 #include <optional>
 #include <thread>
-#include <utility>
 
 #include "absl/strings/match.h"
 #include "gradwire/base/free_port.h"

@@ -1,6 +1,5 @@
 #include "gradwire/collectives/cpu/lanes/lane.h"
 
-#include <cstring>
 #include <memory>
 #include <string>
 

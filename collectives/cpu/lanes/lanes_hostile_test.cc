@@ -1,5 +1,4 @@
 // A member that writes into its lanes whatever it likes.
-#include <functional>
 
 #include "gradwire/collectives/cpu/host_memory.h"
 #include "gradwire/collectives/cpu/lanes/lane_core.h"

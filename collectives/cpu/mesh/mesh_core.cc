@@ -1,7 +1,6 @@
 #include "gradwire/collectives/cpu/mesh/mesh_core.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"

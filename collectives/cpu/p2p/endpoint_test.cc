@@ -1,6 +1,5 @@
 #include "gradwire/collectives/cpu/p2p/endpoint.h"
 
-#include <string>
 #include <vector>
 
 #include "absl/status/status.h"

@@ -2,7 +2,6 @@
 
 #include <cstdint>
 #include <tuple>
-#include <utility>
 
 #include "examples/data_parallel/hybrid/table.h"
 #include "gradwire/collectives/world.h"

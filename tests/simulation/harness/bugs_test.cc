@@ -1,5 +1,4 @@
 #include <iostream>
-#include <string>
 #include <utility>
 
 #include "gradwire/tests/simulation/harness/bug.h"

@@ -1,7 +1,5 @@
-#include <cstdlib>
 #include <iostream>
 #include <random>
-#include <string_view>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"

@@ -12,9 +12,9 @@ A list looks like this:
     # A comment.
     bug forget_deletes: A delete is not remembered for the add that it overtook.
     in rpc/rref/owner_table.cc
-       if (auto deleted = deleted_.find(holder); deleted != deleted_.end()) {
-    -    gone = deleted->second.contains(fork);
-    +    gone = deleted->second.contains(fork) && !simulation::bug("forget_deletes");
+       Entry& entry = entries_[rref];
+    -  if (!deleted(fork, holder)) entry.forks.try_emplace(fork, holder);
+    +  if (!deleted(fork, holder) || simulation::bug("forget_deletes")) entry.forks.try_emplace(fork, holder);
 
 A bug has one or more changes. Each names a file and is written as in a diff: the lines that begin with "-" or with a
 space must stand in the file exactly once, one below the other, and are replaced by those that begin with "+" or with a

@@ -1,7 +1,6 @@
 #include "gradwire/tools/bench/collectives/collective_loop.h"
 
 #include <stdexcept>
-#include <string>
 #include <thread>
 #include <vector>
 

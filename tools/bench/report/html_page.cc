@@ -1,12 +1,10 @@
 #include "gradwire/tools/bench/report/html_page.h"
 
-#include <algorithm>
 #include <map>
 #include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
 #include "gradwire/tools/bench/report/svg_plot.h"
 

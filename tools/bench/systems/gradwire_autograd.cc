@@ -1,6 +1,5 @@
 #include <ATen/Parallel.h>
 
-#include <optional>
 #include <stdexcept>
 #include <utility>
 #include <vector>

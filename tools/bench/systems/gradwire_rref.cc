@@ -1,6 +1,5 @@
 #include <ATen/ops/empty.h>
 
-#include <optional>
 #include <stdexcept>
 
 #include "gradwire/rpc/rpc.h"

@@ -6,7 +6,6 @@
 #include <string>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "gradwire/tools/bench/run/measure.h"
 #include "gradwire/tools/bench/run/pattern.h"
 #include "gradwire/tools/bench/suites/case_name.h"

@@ -2,7 +2,6 @@
 
 #include <grpcpp/grpcpp.h>
 
-#include <atomic>
 #include <map>
 #include <semaphore>
 #include <stdexcept>

@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <memory>
-#include <utility>
 
 #include "gradwire/base/mutex.h"
 #include "gradwire/rpc/rpc.h"

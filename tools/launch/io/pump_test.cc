@@ -6,7 +6,6 @@
 #include <sys/epoll.h>
 
 #include <string>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"

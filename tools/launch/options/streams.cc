@@ -1,6 +1,5 @@
 #include "gradwire/tools/launch/options/streams.h"
 
-#include <string>
 #include <vector>
 
 #include "absl/strings/numbers.h"

@@ -1,5 +1,4 @@
 #include <cstring>
-#include <map>
 #include <vector>
 
 #include "gradwire/transport/shm/memory/arena_owner.h"

@@ -1,7 +1,6 @@
 #include <optional>
 #include <string>
 #include <thread>
-#include <vector>
 
 #include "gradwire/transport/shm/memory/ring_consumer.h"
 #include "gradwire/transport/shm/memory/ring_producer.h"
