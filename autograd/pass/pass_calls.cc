@@ -13,24 +13,30 @@ namespace {
 // The limit on sending ABORT to a worker. One that cannot be reached in that time is as good as lost.
 constexpr absl::Duration kAbortTimeout = absl::Seconds(30);
 
+proto::Finish in_finish(proto::Pass header) {
+  proto::Finish finish;
+  *finish.mutable_pass() = std::move(header);
+  return finish;
+}
+
 }  // namespace
 
 PassCalls::PassCalls(Options options)
     : agent_(std::move(options.agent)),
       self_(std::move(options.self)),
-      header_(std::move(options.header)),
-      id_(rpc::from_proto(header_.pass())),
+      header_(in_finish(std::move(options.header))),
+      id_(rpc::from_proto(header().pass())),
       plan_(id_.origin),
       deadline_(options.deadline) {
-  if (!header_.planned()) return;
+  if (!header().planned()) return;
   // A malformed one is noticed by what it lacks (KnownMarks).
-  if (std::optional<Onward> part = onward_from_proto(header_.plan())) plan_.add(*std::move(part));
-  header_.clear_plan();
+  if (std::optional<Onward> part = onward_from_proto(header().plan())) plan_.add(*std::move(part));
+  header_.mutable_pass()->clear_plan();
 }
 
 void PassCalls::set_plan(Plan plan) {
   plan_ = std::move(plan);
-  header_.set_planned(true);
+  header_.mutable_pass()->set_planned(true);
 }
 
 absl::Status PassCalls::agent_gone() { return absl::FailedPreconditionError("the agent has shut down"); }
@@ -44,22 +50,20 @@ absl::StatusOr<rpc::Worker> PassCalls::find(uint64_t incarnation) const {
 }
 
 std::string PassCalls::with_header(uint64_t to, const google::protobuf::MessageLite& message) const {
-  // The header is field 1 of every message, and the only one of a FINISH. Serialized fields may be put
-  // together in any order, so the header is written once and not copied into each message.
-  std::call_once(headers_written_, [this] {
-    proto::Finish finish;
-    proto::Pass& header = *finish.mutable_pass();
-    header = header_;
-    for (const Onward& part : plan_.parts()) {
-      header.clear_plan();
-      to_proto(part, *header.mutable_plan());
-      headers_.push_back(finish.SerializeAsString());
-    }
-    header.clear_plan();
-    headers_.push_back(finish.SerializeAsString());
-  });
-  const Onward* part = plan_.part_of(to);
-  std::string text = part == nullptr ? headers_.back() : headers_[part - plan_.parts().data()];
+  // The header is field 1 of every message, and parsers merge a field that comes more than once: so what all
+  // messages have in common, the part of the plan, and the message itself are serialized one behind the
+  // other, and no header is copied.
+  std::string text = header_.SerializeAsString();
+  if (const Onward* part = plan_.part_of(to); part != nullptr) {
+    std::call_once(parts_written_, [this] {
+      for (const Onward& each : plan_.parts()) {
+        proto::Finish finish;
+        to_proto(each, *finish.mutable_pass()->mutable_plan());
+        parts_.push_back(finish.SerializeAsString());
+      }
+    });
+    text += parts_[part - plan_.parts().data()];
+  }
   message.AppendToString(&text);
   return text;
 }
@@ -69,7 +73,7 @@ void PassCalls::send_abort(uint64_t incarnation, const absl::Status& reason) con
   const std::shared_ptr<rpc::Agent> agent = agent_.lock();
   if (!to.ok() || agent == nullptr) return;
   proto::Abort abort;
-  *abort.mutable_pass() = header_;
+  *abort.mutable_pass() = header();
   rpc::status_to_proto(reason, *abort.mutable_reason());
   agent->services()
       .call_service(*to, kAbortService, abort.SerializeAsString(), nullptr,

@@ -32,7 +32,7 @@ class PassCalls {
   explicit PassCalls(Options options);
 
   // Without the plan.
-  const proto::Pass& header() const { return header_; }
+  const proto::Pass& header() const { return header_.pass(); }
   const rpc::Id& id() const { return id_; }
   const rpc::Worker& self() const { return self_; }
   std::shared_ptr<rpc::Agent> agent() const { return agent_.lock(); }
@@ -40,7 +40,7 @@ class PassCalls {
   // The RUN from the root of a planned pass is a FINISH too: its answer comes when the receiver's part has
   // ended.
   bool run_is_finish(uint64_t from, uint64_t to) const {
-    return header_.planned() && from == id_.origin && to != from;
+    return header().planned() && from == id_.origin && to != from;
   }
 
   // At the root the whole plan, elsewhere the part that came.
@@ -81,14 +81,15 @@ class PassCalls {
 
   const std::weak_ptr<rpc::Agent> agent_;
   const rpc::Worker self_;
-  proto::Pass header_;
+  // In a FINISH, which has nothing else.
+  proto::Finish header_;
   const rpc::Id id_;
   Plan plan_;
   const absl::Time deadline_;
 
-  mutable std::once_flag headers_written_;
-  // Serialized, for each part of the plan; the last one is for workers that have no part.
-  mutable std::vector<std::string> headers_;
+  mutable std::once_flag parts_written_;
+  // For each part of the plan a serialized header that has the part and nothing else.
+  mutable std::vector<std::string> parts_;
 };
 
 }  // namespace gradwire::autograd

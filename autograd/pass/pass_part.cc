@@ -63,12 +63,11 @@ void PassPart::update(Event event, bool on_executor) {
   Effects effects;
   {
     MutexLock lock(mutex_);
-    PassState::Actions actions;
-    Locked locked{state_, graph_.get(), actions, *this};
+    Locked locked{state_, graph_.get(), effects.actions, *this};
     event(locked);
-    effects = settle_locked(std::move(actions), on_executor);
+    settle_locked(effects, on_executor);
   }
-  perform(std::move(effects));
+  perform(effects);
 }
 
 void PassPart::answered(const absl::StatusOr<proto::PassAnswer>& answer, Event event) {
@@ -108,7 +107,8 @@ void PassPart::notice_losses(uint64_t from) {
 }
 
 void PassPart::run_nodes(Keep keep, Ship ship) {
-  PassState::Actions actions;
+  Effects effects;
+  PassState::Actions& actions = effects.actions;
   mutex_.lock();
   if (!running_) {
     running_ = true;
@@ -149,13 +149,13 @@ void PassPart::run_nodes(Keep keep, Ship ship) {
     }
     running_ = false;
   }
-  Effects effects = settle_locked(std::move(actions), /*on_executor=*/true);
+  settle_locked(effects, /*on_executor=*/true);
   mutex_.unlock();
-  perform(std::move(effects));
+  perform(effects);
 }
 
-PassPart::Effects PassPart::settle_locked(PassState::Actions actions, bool on_executor) {
-  Effects effects;
+void PassPart::settle_locked(Effects& effects, bool on_executor) {
+  const PassState::Actions& actions = effects.actions;
   auto owe = [&](uint64_t number, rpc::ServiceReply answer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     auto found = replies_.find(number);
     if (found == replies_.end()) return;
@@ -175,11 +175,9 @@ PassPart::Effects PassPart::settle_locked(PassState::Actions actions, bool on_ex
   for (uint64_t number : actions.failed_replies) owe(number, PassCalls::failure(actions.status));
   if (actions.ended) spent_ = std::move(graph_);
   if (on_executor) effects.graph = std::move(spent_);
-  effects.actions = std::move(actions);
-  return effects;
 }
 
-void PassPart::perform(Effects effects) {
+void PassPart::perform(Effects& effects) {
   const PassState::Actions& actions = effects.actions;
   effects.graph.reset();
   // This comes before the end is reported, so that everything is in place by then.

@@ -79,8 +79,9 @@ class PassPart : public std::enable_shared_from_this<PassPart> {
     // With the graph go objects of the user's.
     std::shared_ptr<LocalExecutor> graph;
   };
-  Effects settle_locked(PassState::Actions actions, bool on_executor) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void perform(Effects effects);
+  // Adds what `effects.actions` ask for and what is under the lock.
+  void settle_locked(Effects& effects, bool on_executor) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void perform(Effects& effects);
   void send_finish(uint64_t incarnation);
   // `mutex_` is held: Locked exists only then.
   uint64_t owe_locked(const PassReply& reply) ABSL_NO_THREAD_SAFETY_ANALYSIS;
