@@ -106,7 +106,7 @@ bool LanePort::try_take(int64_t tag, Span data, Effects& effects, bool& wake) {
   const absl::StatusOr<LaneRecord> record = in_.peek();
   if (!record.ok() || record->kind != FrameKind::kEager || record->tag != tag || record->size != data.size)
     return false;
-  if (!endpoint_.on_came(rank_, 0, Payload(nullptr, record->size), effects).ok()) return false;
+  if (!endpoint_.on_passed(rank_, record->size, effects).ok()) return false;
   copy_bytes(data.data, record->payload, data.size);
   wake = in_.release(*record);
   return true;
@@ -166,7 +166,7 @@ absl::Status LanePort::on_cancel(const LaneRecord& record, Effects& effects) {
   const auto stream = streams_.find(record.id);
   if (stream != streams_.end()) {
     if (stream->second.unasked)
-      GRADWIRE_RETURN_IF_ERROR(endpoint_.on_came(rank_, 0, Payload(nullptr, stream->second.size), effects));
+      GRADWIRE_RETURN_IF_ERROR(endpoint_.on_passed(rank_, stream->second.size, effects));
     if (unasked_ == record.id) unasked_ = 0;
     streams_.erase(stream);
   }
@@ -216,8 +216,7 @@ absl::Status LanePort::end_stream(uint64_t id, Effects& effects) {
     // It goes on waiting as a message that is here.
     return endpoint_.on_came(rank_, id, Payload::copy_of(stream.held.get(), stream.size), effects);
   }
-  if (stream.unasked)
-    GRADWIRE_RETURN_IF_ERROR(endpoint_.on_came(rank_, 0, Payload(nullptr, stream.size), effects));
+  if (stream.unasked) GRADWIRE_RETURN_IF_ERROR(endpoint_.on_passed(rank_, stream.size, effects));
   if (stream.unwanted) return absl::OkStatus();
   void* const data = stream.receive == nullptr ? nullptr : stream.receive->data.data;
   const Frame frame{.kind = FrameKind::kData, .size = stream.size, .id = id};

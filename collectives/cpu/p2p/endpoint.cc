@@ -201,6 +201,14 @@ absl::Status Endpoint::on_came(int src, uint64_t message, Payload payload, Effec
   return status;
 }
 
+absl::Status Endpoint::on_passed(int src, uint64_t size, Effects& effects) {
+  if (matcher_.is_lost(src)) return absl::OkStatus();
+  Matcher::Actions actions;
+  absl::Status status = matcher_.passed(src, size, actions);
+  if (!actions.empty()) apply(std::move(actions), effects);
+  return status;
+}
+
 void Endpoint::on_nack(int from, uint64_t id, absl::StatusCode code, uint64_t size, Effects& effects) {
   const SendPtr send = sends_.find_announced(from, id);
   if (send == nullptr) return;

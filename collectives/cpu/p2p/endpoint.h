@@ -68,9 +68,10 @@ class Endpoint {
   // Nor does anything come.
   void lose(int rank, const absl::Status& reason, Effects& effects);
 
-  // All of the message of a kBegin frame is here, and no receive has been found for it; see Matcher. Message
-  // 0: one that did not meet its receive here has come and gone.
+  // All of the message of a kBegin frame is here, and no receive has been found for it; see Matcher.
   absl::Status on_came(int src, uint64_t message, Payload payload, Effects& effects);
+  // An eager message of `size` bytes has come and gone, and the matcher never held it.
+  absl::Status on_passed(int src, uint64_t size, Effects& effects);
   // Whether it waits, or its data is on the way.
   bool contains(const Receive& receive) const { return receives_.contains(receive.id); }
 

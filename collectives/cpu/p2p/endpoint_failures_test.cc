@@ -83,7 +83,7 @@ TEST_F(EndpointTest, FramesOfALostRankAreIgnored) {
   lose(1, 0);
   EXPECT_TRUE(arrive(0, 1, first.frame).ok());
   EXPECT_TRUE(arrive(0, 1, second.frame, "1234").ok());
-  act(1, [&](Effects& effects) { EXPECT_TRUE(at(1).on_came(0, 0, Payload(nullptr, 4), effects).ok()); });
+  act(1, [&](Effects& effects) { EXPECT_TRUE(at(1).on_passed(0, 4, effects).ok()); });
   EXPECT_TRUE(answers(1).empty());
   EXPECT_EQ(at(1).matcher().size(), 1u);
   EXPECT_EQ(end_of(any), "");
@@ -197,14 +197,12 @@ TEST_F(EndpointTest, MessageThatComesInPiecesGoesIntoItsReceive) {
   answers(0).clear();
   EXPECT_TRUE(arrive(1, 0, {.kind = FrameKind::kData, .id = 9}, "abcd").ok());
   EXPECT_EQ(end_of(receive), "OK from 1: abcd");
-  act(0, [&](Effects& effects) { EXPECT_TRUE(at(0).on_came(1, 0, Payload(nullptr, 4), effects).ok()); });
+  act(0, [&](Effects& effects) { EXPECT_TRUE(at(0).on_passed(1, 4, effects).ok()); });
   ASSERT_EQ(answers(0).size(), 1u);
   EXPECT_EQ(answers(0)[0].second.kind, FrameKind::kCredit);
   EXPECT_EQ(answers(0)[0].second.size, 4 + kMessageCost);
   answers(0).clear();
-  act(0, [&](Effects& effects) {
-    EXPECT_FALSE(at(0).on_came(1, 0, Payload(nullptr, kTestWindow), effects).ok());
-  });
+  act(0, [&](Effects& effects) { EXPECT_FALSE(at(0).on_passed(1, kTestWindow, effects).ok()); });
   act(0, [&](Effects& effects) {
     EXPECT_FALSE(at(0).on_frame(1, {.kind = FrameKind::kBegin, .channel = kChannel}, {}, effects).ok());
   });

@@ -172,7 +172,7 @@ absl::Status World::arrive(int from, int to, Item& item, Effects& effects) {
       if (stream == ranks_[to].streams.end()) break;
       const uint64_t size = operations_[stream->second.operation].memory.size();
       ranks_[to].streams.erase(stream);
-      absl::Status passed = endpoint.on_came(from, 0, Payload(nullptr, size), effects);
+      absl::Status passed = endpoint.on_passed(from, size, effects);
       if (!passed.ok()) return passed;
       break;
     }
@@ -198,7 +198,7 @@ absl::Status World::end_stream(int from, int to, const Frame& frame, const Body&
   const Stream& stream = entry.mapped();
   Payload payload = Payload::copy_of(body.bytes.data(), body.bytes.size());
   if (!stream.asked && !stream.unwanted) return endpoint.on_came(from, frame.id, std::move(payload), effects);
-  absl::Status status = endpoint.on_came(from, 0, Payload(nullptr, body.bytes.size()), effects);
+  absl::Status status = endpoint.on_passed(from, body.bytes.size(), effects);
   if (!status.ok() || stream.unwanted) return status;
   return endpoint.on_frame(from, frame, std::move(payload), effects);
 }
