@@ -103,14 +103,14 @@ void Endpoint::end(const ReceivePtr& receive, absl::Status status, Effects& effe
 }
 
 void Endpoint::abort(uint64_t channel, const absl::Status& reason, Effects& effects) {
-  if (channels_.abort(channel, reason)) end_channel(channel, reason, effects);
+  if (channels_.abort(channel, reason)) end(channel, reason, effects);
 }
 
 void Endpoint::forget(uint64_t channel, Effects& effects) {
-  end_channel(channel, channels_.forget(channel), effects);
+  end(channel, channels_.forget(channel), effects);
 }
 
-void Endpoint::end_channel(uint64_t channel, const absl::Status& reason, Effects& effects) {
+void Endpoint::end(uint64_t channel, const absl::Status& reason, Effects& effects) {
   // Before the matcher refuses those to this rank itself, with less to say.
   for (const SendPtr& send : sends_.select([&](const Send& each) { return each.channel == channel; }))
     end(send, reason, effects);

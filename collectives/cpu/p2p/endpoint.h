@@ -88,7 +88,8 @@ class Endpoint {
   void send_to_self(const SendPtr& send, Effects& effects);
   void clear_self(uint64_t id, Effects& effects);
   void on_nack(int from, uint64_t id, absl::StatusCode code, uint64_t size, Effects& effects);
-  void end_channel(uint64_t channel, const absl::Status& reason, Effects& effects);
+  // Ends everything that is under way in the channel.
+  void end(uint64_t channel, const absl::Status& reason, Effects& effects);
 
   const Options options_;
   absl::Status closed_;
