@@ -34,8 +34,8 @@ class BlockCache {
     int count = 0;
     void* blocks[kMaxKept];
   };
-  // True once kept_ is destroyed: blocks that the thread frees later are not kept. It is no member of Kept,
-  // because the compiler may drop a store into an object that is being destroyed.
+  // True once kept_ is destroyed: blocks that the thread frees later are not kept. It is not a member of
+  // Kept, because the compiler may drop a store into an object that is being destroyed.
   static inline thread_local bool closed_ = false;
   static inline thread_local Kept kept_;
 };

@@ -79,7 +79,7 @@ class PassPart : public std::enable_shared_from_this<PassPart> {
     // With the graph go objects of the user's.
     std::shared_ptr<LocalExecutor> graph;
   };
-  // Adds what `effects.actions` ask for and what is under the lock.
+  // Moves into `effects` the replies and the graph that its actions say are due.
   void settle_locked(Effects& effects, bool on_executor) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void perform(Effects& effects);
   void send_finish(uint64_t incarnation);

@@ -35,7 +35,7 @@ namespace gradwire::rpc {
 // elements of a list that is not empty show it.
 //
 // The primary template takes what converts to an IValue, c10::List for example, where ATen/core/ivalue.h is
-// included. It is empty for all other types: those are no arguments.
+// included. It is empty for all other types, which cannot be arguments.
 template <class T>
 struct OperatorArgumentCodec;
 
@@ -47,7 +47,7 @@ struct IValueFor {
   using type = c10::IValue;
 };
 
-// Pointers would become true, or an integer.
+// Pointers are left out: they would become true, or an integer.
 template <class T>
 concept ConvertsToIValue =
     !std::is_pointer_v<T> && !std::is_null_pointer_v<T> && !std::is_member_pointer_v<T> && requires {
@@ -64,7 +64,7 @@ struct AsIValue<T> {
   }
 };
 
-// What may be an element of a list, a dictionary, a tuple or an optional.
+// A type that elements of lists, dictionaries, tuples and optionals may have.
 template <class T>
 concept Element = requires {
   { OperatorArgumentCodec<T>::type() } -> std::convertible_to<std::string>;
@@ -78,26 +78,6 @@ struct AsItself {
     return Codec<T>::encode(std::forward<V>(value), encoder, out);
   }
 };
-
-template <class T, class Range>
-absl::Status encode_list(const Range& range, Encoder& encoder, proto::Value& out) {
-  if constexpr ((std::is_integral_v<T> && !std::is_same_v<T, bool>) || std::is_enum_v<T>) {
-    auto& integers = *out.mutable_integers()->mutable_values();
-    for (const T element : range) integers.Add(static_cast<int64_t>(element));
-  } else if constexpr (std::is_floating_point_v<T>) {
-    auto& reals = *out.mutable_reals()->mutable_values();
-    for (const T element : range) reals.Add(static_cast<double>(element));
-  } else {
-    proto::ValueList& list = *out.mutable_list();
-    if (!OperatorArgumentCodec<T>::kShown || range.size() == 0) {
-      list.set_element_type(OperatorArgumentCodec<T>::type());
-    }
-    for (const auto& element : range) {
-      GRADWIRE_RETURN_IF_ERROR(OperatorArgumentCodec<T>::encode(element, encoder, *list.add_values()));
-    }
-  }
-  return absl::OkStatus();
-}
 
 template <class Map>
 struct MapArgument {
@@ -122,7 +102,22 @@ struct ListArgument {
   static constexpr bool kShown = false;
   static std::string type() { return absl::StrCat("List[", OperatorArgumentCodec<T>::type(), "]"); }
   static absl::Status encode(const Range& value, Encoder& encoder, proto::Value& out) {
-    return encode_list<T>(value, encoder, out);
+    if constexpr ((std::is_integral_v<T> && !std::is_same_v<T, bool>) || std::is_enum_v<T>) {
+      auto& integers = *out.mutable_integers()->mutable_values();
+      for (const T element : value) integers.Add(static_cast<int64_t>(element));
+    } else if constexpr (std::is_floating_point_v<T>) {
+      auto& reals = *out.mutable_reals()->mutable_values();
+      for (const T element : value) reals.Add(static_cast<double>(element));
+    } else {
+      proto::ValueList& list = *out.mutable_list();
+      if (!OperatorArgumentCodec<T>::kShown || value.size() == 0) {
+        list.set_element_type(OperatorArgumentCodec<T>::type());
+      }
+      for (const auto& element : value) {
+        GRADWIRE_RETURN_IF_ERROR(OperatorArgumentCodec<T>::encode(element, encoder, *list.add_values()));
+      }
+    }
+    return absl::OkStatus();
   }
 };
 
@@ -243,7 +238,7 @@ struct OperatorArgumentCodec<std::tuple<T...>> {
   }
 };
 
-// What an operator or a TorchScript function takes as an argument.
+// A type of argument that operators and TorchScript functions take.
 template <class A>
 concept OperatorArgument = requires(A&& argument, Encoder& encoder, proto::Value& out) {
   OperatorArgumentCodec<std::decay_t<A>>::encode(std::forward<A>(argument), encoder, out);
