@@ -121,7 +121,7 @@ struct RpcBackendOptions {
   // DeadlineExceeded that names them, and leaves their threads behind. Infinite: no limit. A graceful
   // shutdown cancels no call before its own timeout: until then it waits for handlers, and says which on
   // standard error.
-  absl::Duration handler_patience = absl::Seconds(30);
+  absl::Duration handler_timeout = absl::Seconds(30);
   // How much may be under way to one worker, and what becomes of a call beyond that.
   FlowOptions flow;
   // How calls of idempotent functions are made again when a connection breaks.

@@ -34,7 +34,7 @@ void TransportConformance::shut_down_all() {
 }
 
 std::shared_ptr<RecordingListener> TransportConformance::accepted_listener(std::size_t index) {
-  absl::Time deadline = Clock::system().now() + kTestPatience;
+  absl::Time deadline = Clock::system().now() + kTestTimeout;
   MutexLock lock(mutex_);
   while (accepted_.size() <= index && Clock::system().now() < deadline) {
     Clock::system().wait_until(mutex_, changed_, deadline);
@@ -56,7 +56,7 @@ TransportConformance::Pair TransportConformance::connect(RecordingListener::Hook
   EXPECT_TRUE(connection.ok()) << connection.status();
   if (!connection.ok()) return pair;
   pair.client = *connection;
-  absl::Time deadline = Clock::system().now() + kTestPatience;
+  absl::Time deadline = Clock::system().now() + kTestTimeout;
   MutexLock lock(mutex_);
   while (accepted_.size() == before && Clock::system().now() < deadline) {
     Clock::system().wait_until(mutex_, changed_, deadline);

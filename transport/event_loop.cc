@@ -156,7 +156,7 @@ void EventLoop::leave() {
     memory_.arm_in_loop();
     attended_.store(false);
     std::atomic_thread_fence(std::memory_order_seq_cst);
-    news = has_posted_.load() || memory_.has_news_in_loop();
+    news = has_posted_.load() || memory_.has_data_in_loop();
   }
   memory_.cool_in_loop();
   // What is left, or is due before the sleeping thread would look, is its business.

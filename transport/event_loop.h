@@ -14,8 +14,8 @@
 #include "gradwire/base/mutex.h"
 #include "gradwire/base/threads/poller.h"
 #include "gradwire/base/threads/timed_tasks.h"
-#include "gradwire/transport/hot_memory.h"
 #include "gradwire/transport/loop_sleep.h"
+#include "gradwire/transport/polled_memory.h"
 
 namespace gradwire::transport {
 
@@ -62,8 +62,8 @@ class EventLoop : public Poller {
   void remove_in_loop(int fd, uint64_t id);
 
   // Makes `pollable` hot: something is expected there soon. Costs next to nothing when it is. Any thread.
-  void heat(const std::shared_ptr<Pollable>& pollable) { memory_.heat(pollable); }
-  // It is looked at no more. REQUIRES: nobody calls heat() with it any more.
+  void activate(const std::shared_ptr<Pollable>& pollable) { memory_.activate(pollable); }
+  // It is looked at no more. REQUIRES: nobody calls activate() with it any more.
   void forget_in_loop(const Pollable& pollable) { memory_.forget_in_loop(pollable); }
 
   // Runs `task` at `when` of Clock::system(); never for InfiniteFuture (and returns 0).
@@ -113,7 +113,7 @@ class EventLoop : public Poller {
   std::atomic<bool> attended_{false};
   std::atomic<bool> has_posted_{false};
 
-  HotMemory memory_;
+  PolledMemory memory_;
   LoopSleep sleep_;
 
   Mutex mutex_;

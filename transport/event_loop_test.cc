@@ -132,17 +132,17 @@ class Mailbox : public Pollable {
   }
   void arm_in_loop() override { armed = true; }
   void disarm_in_loop() override { armed = false; }
-  bool has_news_in_loop() override { return news > 0; }
+  bool has_data_in_loop() override { return news > 0; }
 
   std::atomic<int> news{0};
   std::atomic<bool> armed{true};
   std::atomic<int> taken{0};
 };
 
-TEST(EventLoop, HotMemoryIsLookedAtAndDisarmed) {
+TEST(EventLoop, PolledMemoryIsLookedAtAndDisarmed) {
   auto loop = make_loop();
   auto box = std::make_shared<Mailbox>();
-  loop->heat(box);
+  loop->activate(box);
   ASSERT_TRUE(loop->try_enter());
   loop->poll();
   EXPECT_FALSE(box->armed);
@@ -162,7 +162,7 @@ TEST(EventLoop, HotMemoryIsLookedAtAndDisarmed) {
 TEST(EventLoop, WhatComesBetweenTheLastLookAndTheArmingIsTaken) {
   auto loop = make_loop();
   auto box = std::make_shared<Mailbox>();
-  loop->heat(box);
+  loop->activate(box);
   ASSERT_TRUE(loop->try_enter());
   loop->poll();
   box->news = 1;
@@ -175,7 +175,7 @@ TEST(EventLoop, WhatComesBetweenTheLastLookAndTheArmingIsTaken) {
 TEST(EventLoop, MemoryThatStaysQuietCoolsAndStaysArmed) {
   auto loop = make_loop();
   auto box = std::make_shared<Mailbox>();
-  loop->heat(box);
+  loop->activate(box);
   ASSERT_TRUE(loop->try_enter());
   for (int i = 0; i < 1000; ++i) loop->poll();
   loop->leave();
@@ -183,7 +183,7 @@ TEST(EventLoop, MemoryThatStaysQuietCoolsAndStaysArmed) {
   ASSERT_TRUE(loop->try_enter());
   EXPECT_TRUE(box->armed);
   loop->leave();
-  loop->heat(box);
+  loop->activate(box);
   ASSERT_TRUE(loop->try_enter());
   loop->poll();
   EXPECT_FALSE(box->armed);

@@ -51,7 +51,7 @@ void RecordingListener::let_go() {
 }
 
 std::vector<Message> RecordingListener::wait_for_messages(std::size_t count) {
-  absl::Time deadline = Clock::system().now() + kTestPatience;
+  absl::Time deadline = Clock::system().now() + kTestTimeout;
   MutexLock lock(mutex_);
   while (messages_.size() < count && closed_count_ == 0 && Clock::system().now() < deadline) {
     Clock::system().wait_until(mutex_, changed_, deadline);
@@ -60,7 +60,7 @@ std::vector<Message> RecordingListener::wait_for_messages(std::size_t count) {
 }
 
 absl::Status RecordingListener::wait_closed() {
-  absl::Time deadline = Clock::system().now() + kTestPatience;
+  absl::Time deadline = Clock::system().now() + kTestTimeout;
   MutexLock lock(mutex_);
   while (closed_count_ == 0) {
     if (Clock::system().now() >= deadline) return absl::InternalError("on_closed did not come");

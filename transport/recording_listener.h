@@ -66,7 +66,7 @@ class RecordingListener : public ConnectionListener {
 };
 
 // How long a test waits for what must happen.
-inline constexpr absl::Duration kTestPatience = absl::Seconds(60);
+inline constexpr absl::Duration kTestTimeout = absl::Seconds(60);
 
 // A buffer of `size` bytes that follow from `seed`.
 Buffer make_test_buffer(std::size_t size, unsigned seed, Buffer::Sharing sharing = Buffer::Sharing::kOwned);

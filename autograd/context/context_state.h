@@ -45,7 +45,7 @@ struct ContextState {
   std::deque<rpc::Id> pass_order ABSL_GUARDED_BY(mutex);
   // Out of reach: passes that begin now are dropped.
   bool released ABSL_GUARDED_BY(mutex) = false;
-  // Has passed a gate somewhere (autograd.proto, "Optimizer steps").
+  // Has passed a barrier somewhere (autograd.proto, "Optimizer steps").
   bool admitted ABSL_GUARDED_BY(mutex) = false;
 };
 

@@ -8,7 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "gradwire/autograd/context/active_context.h"
-#include "gradwire/autograd/context/joints.h"
+#include "gradwire/autograd/context/graph_boundary.h"
 #include "gradwire/autograd/context/position.h"
 #include "gradwire/autograd/context/services.h"
 #include "gradwire/autograd/context/unjoined.h"
@@ -82,15 +82,15 @@ void GraphPlanter::admit(const rpc::Worker& from, const proto::Graph& graph, abs
     MutexLock lock((*context)->mutex);
     known = (*context)->admitted;
   }
-  gate_.request(id, known, deadline,
-                [this, context = *context, proceed = std::move(proceed)](absl::Status status) mutable {
-                  if (status.ok()) {
-                    if (gate_.armed()) admitted(context, 0);
-                    // Released while it waited: nobody else would take it out of the gate's books.
-                    if (!contexts_.find(context->id).ok()) gate_.backward_ended(context->id);
-                  }
-                  proceed(std::move(status));
-                });
+  barrier_.request(id, known, deadline,
+                   [this, context = *context, proceed = std::move(proceed)](absl::Status status) mutable {
+                     if (status.ok()) {
+                       if (barrier_.armed()) admitted(context, 0);
+                       // Released while it waited: nobody else would take it out of the barrier's books.
+                       if (!contexts_.find(context->id).ok()) barrier_.backward_ended(context->id);
+                     }
+                     proceed(std::move(status));
+                   });
 }
 
 void GraphPlanter::admitted(const std::shared_ptr<ContextState>& context, uint64_t from) {
@@ -98,7 +98,7 @@ void GraphPlanter::admitted(const std::shared_ptr<ContextState>& context, uint64
     MutexLock lock(context->mutex);
     if (std::exchange(context->admitted, true)) return;
   }
-  gate_.admitted(context->id);
+  barrier_.admitted(context->id);
   proto::Admitted note;
   rpc::to_proto(context->id, *note.mutable_context());
   for (uint64_t incarnation : contexts_.touched(context->id)) {

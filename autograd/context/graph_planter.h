@@ -4,7 +4,7 @@
 #include <memory>
 
 #include "gradwire/autograd/context/contexts.h"
-#include "gradwire/autograd/context/gate.h"
+#include "gradwire/autograd/context/step_barrier_driver.h"
 #include "gradwire/rpc/agent/extension.h"
 #include "gradwire/rpc/worker.h"
 
@@ -13,9 +13,9 @@ namespace gradwire::autograd {
 // Plants send and recv nodes in the messages of one agent. Thread-safe.
 class GraphPlanter : public rpc::GraphHook {
  public:
-  // `agent`, `contexts` and `gate` outlive it.
-  GraphPlanter(rpc::AgentServices& agent, Contexts& contexts, Gate& gate)
-      : agent_(agent), contexts_(contexts), gate_(gate) {}
+  // `agent`, `contexts` and `step_barrier_driver` outlive it.
+  GraphPlanter(rpc::AgentServices& agent, Contexts& contexts, StepBarrierDriver& barrier)
+      : agent_(agent), contexts_(contexts), barrier_(barrier) {}
 
   absl::Status outgoing_request(const rpc::Worker& to, rpc::TensorSet* tensors,
                                 proto::Payload& payload) override;
@@ -29,8 +29,8 @@ class GraphPlanter : public rpc::GraphHook {
   absl::Status incoming_answer(const rpc::Worker& from, rpc::TensorSet* tensors,
                                const proto::Payload& payload) override;
 
-  // The context has passed a gate somewhere; `from` said so (0: it was here). Tells those its messages went
-  // to before.
+  // The context has passed a barrier somewhere; `from` said so (0: it was here). Tells those its messages
+  // went to before.
   void admitted(const std::shared_ptr<ContextState>& context, uint64_t from);
 
  private:
@@ -40,7 +40,7 @@ class GraphPlanter : public rpc::GraphHook {
 
   rpc::AgentServices& agent_;
   Contexts& contexts_;
-  Gate& gate_;
+  StepBarrierDriver& barrier_;
 };
 
 }  // namespace gradwire::autograd

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "gradwire/autograd/graph/onward.h"
+#include "gradwire/autograd/graph/gradient_route.h"
 #include "gradwire/codec/id.h"
 #include "gradwire/rpc/worker.h"
 
@@ -18,21 +18,24 @@ namespace gradwire::autograd {
 // alive.
 class RecvNode : public torch::autograd::Node {
  public:
-  // `self`: the incarnation of the worker that received the message. `onward`: one for each output, or none.
+  // `self`: the incarnation of the worker that received the message. `gradient_route`: one for each output,
+  // or none.
   RecvNode(const rpc::Id& context, uint64_t self, rpc::Worker sender, uint64_t message,
-           std::vector<Onward> onward = {})
+           std::vector<GradientRoute> route = {})
       : context_(context),
         self_(self),
         sender_(std::move(sender)),
         message_(message),
-        onward_(std::move(onward)) {}
+        route_(std::move(route)) {}
 
   const rpc::Id& context() const { return context_; }
   uint64_t self() const { return self_; }
   const rpc::Worker& sender() const { return sender_; }
   uint64_t message() const { return message_; }
   // Where the gradient of this output goes on to from the sender; nullptr when the sender did not say.
-  const Onward* onward(uint32_t output) const { return output < onward_.size() ? &onward_[output] : nullptr; }
+  const GradientRoute* route(uint32_t output) const {
+    return output < route_.size() ? &route_[output] : nullptr;
+  }
 
   std::string name() const override { return "GradwireRecv"; }
   // The distributed executor ships the gradients and never applies the node; libtorch's own backward() gets
@@ -44,7 +47,7 @@ class RecvNode : public torch::autograd::Node {
   const uint64_t self_;
   const rpc::Worker sender_;
   const uint64_t message_;
-  const std::vector<Onward> onward_;
+  const std::vector<GradientRoute> route_;
 };
 
 // Makes each of `tensors` an output of `node`: fresh tensors that share the received memory.

@@ -292,7 +292,7 @@ TEST_F(Trainers, StepThatWaitsInVainNamesTheTrainersAndWhatToDo) {
     Context forward_only;
     RRef<Server> theirs = group[2]->rpc_sync<&server_here>("worker0", torch::ones({6}));
     (void)theirs.rpc_sync<&Server::forward>(batch(0, 0));
-    // That forward came first: the gate is armed by the optimizer.
+    // That forward came first: the barrier is armed by the optimizer.
     ScopedExecutionState clean{ExecutionState()};
     AgentGuard guard(group[1]);
     RRef<Server> server = group[1]->rpc_sync<&server_here>("worker0", torch::ones({6}));

@@ -169,13 +169,13 @@ OptimizerShard::OptimizerShard(const std::shared_ptr<rpc::Agent>& agent, Setting
       addresses_(addresses_of(parameters_)),
       round_(std::make_shared<SyncRound>(agent, settings_.name, settings_.trainers)),
       optimizer_(std::move(optimizer)) {
-  if (settings_.consistency == Consistency::kWait) value_or_throw(Engine::of(*agent))->gate().arm();
+  if (settings_.consistency == Consistency::kWait) value_or_throw(Engine::of(*agent))->barrier().arm();
 }
 
 OptimizerShard::~OptimizerShard() {
   std::shared_ptr<rpc::Agent> agent = agent_.lock();
   if (agent == nullptr || settings_.consistency != Consistency::kWait) return;
-  if (auto engine = Engine::of(*agent); engine.ok()) (*engine)->gate().disarm();
+  if (auto engine = Engine::of(*agent); engine.ok()) (*engine)->barrier().disarm();
 }
 
 Future<OptimizerShard::Missing> OptimizerShard::step(uint64_t origin, uint64_t counter, const Rates& rates) {
@@ -207,7 +207,7 @@ Future<OptimizerShard::Missing> OptimizerShard::step(uint64_t origin, uint64_t c
   } else if (!any_defined(gradients)) {
     if (!rates.empty()) set_learning_rates(rates);
     // Its forward here is over: it has had its backward.
-    engine.gate().backward_ended(id);
+    engine.barrier().backward_ended(id);
     done.set_value(missing);
   } else if (settings_.consistency == Consistency::kWait) {
     step_when_admitted(*context, rates, call_deadline(), std::move(done));
@@ -266,32 +266,32 @@ void OptimizerShard::step_when_admitted(const std::shared_ptr<ContextState>& con
                                         absl::Time deadline, Promise<Missing> done) {
   std::shared_ptr<rpc::Agent> agent;
   Engine& engine = engine_of(agent_, agent);
-  Gate& gate = engine.gate();
-  gate.step(context->id, addresses_, rpc::answer_by(Clock::system().now(), deadline),
-            [self = shared_from_this(), context, rates, done = std::move(done), agent,
-             &gate](absl::Status admitted) {
-              if (!admitted.ok()) {
-                done.set_error(self->explain_wait(admitted, context->id, gate, *agent));
-                return;
-              }
-              agent->executor()->post_or_run([self, context, rates, done, agent, &gate] {
-                const Tensors gradients = self->gradients_of(*context);
-                absl::Status status = self->apply(gradients, rates);
-                gate.step_ended(self->addresses_);
-                if (status.ok()) {
-                  done.set_value(self->missing_of(gradients));
-                } else {
-                  done.set_error(std::move(status));
-                }
-              });
-            });
+  StepBarrierDriver& barrier = engine.barrier();
+  barrier.step(context->id, addresses_, rpc::answer_by(Clock::system().now(), deadline),
+               [self = shared_from_this(), context, rates, done = std::move(done), agent,
+                &barrier](absl::Status admitted) {
+                 if (!admitted.ok()) {
+                   done.set_error(self->explain_wait(admitted, context->id, barrier, *agent));
+                   return;
+                 }
+                 agent->executor()->post_or_run([self, context, rates, done, agent, &barrier] {
+                   const Tensors gradients = self->gradients_of(*context);
+                   absl::Status status = self->apply(gradients, rates);
+                   barrier.step_ended(self->addresses_);
+                   if (status.ok()) {
+                     done.set_value(self->missing_of(gradients));
+                   } else {
+                     done.set_error(std::move(status));
+                   }
+                 });
+               });
 }
 
 absl::Status OptimizerShard::explain_wait(const absl::Status& status, const rpc::Id& context,
-                                          const Gate& gate, const rpc::Agent& agent) const {
+                                          const StepBarrierDriver& barrier, const rpc::Agent& agent) const {
   if (!absl::IsDeadlineExceeded(status)) return status;
   absl::btree_set<std::string> trainers;
-  for (const rpc::Id& other : gate.forwarding_contexts()) {
+  for (const rpc::Id& other : barrier.forwarding_contexts()) {
     if (other == context) continue;
     const absl::StatusOr<rpc::Worker> trainer = agent.services().find_worker_by_incarnation(other.origin);
     trainers.insert(trainer.ok() ? absl::StrCat("\"", trainer->name, "\"") : "an unknown worker");

@@ -107,9 +107,9 @@ class OptimizerShard : public std::enable_shared_from_this<OptimizerShard> {
   void apply_rates(const Rates& rates);
   void step_when_admitted(const std::shared_ptr<ContextState>& context, const Rates& rates,
                           absl::Time deadline, Promise<Missing> done);
-  // Adds to what the gate says whom the step waited for, and what to do.
-  absl::Status explain_wait(const absl::Status& status, const rpc::Id& context, const Gate& gate,
-                            const rpc::Agent& agent) const;
+  // Adds to what the barrier says whom the step waited for, and what to do.
+  absl::Status explain_wait(const absl::Status& status, const rpc::Id& context,
+                            const StepBarrierDriver& barrier, const rpc::Agent& agent) const;
   Missing missing_of(const Tensors& gradients) const;
   bool refuses(const Missing& missing) const {
     return settings_.require_gradients && std::get<0>(missing) > 0;
@@ -122,7 +122,7 @@ class OptimizerShard : public std::enable_shared_from_this<OptimizerShard> {
   const std::vector<std::size_t> group_sizes_;
   // The parameters of all groups, one after the other.
   const Tensors parameters_;
-  const StepGate::Parameters addresses_;
+  const StepBarrier::Parameters addresses_;
   const std::shared_ptr<SyncRound> round_;
 
   // Held while the optimizer steps, but not by a step with a closure, which calls others: it keeps the rest

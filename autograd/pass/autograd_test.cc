@@ -129,7 +129,7 @@ void expect_no_contexts(const Group& group) {
     while ((engine.contexts().size() > 0 || !engine.idle()) && absl::Now() < deadline)
       std::this_thread::yield();
     EXPECT_EQ(engine.contexts().size(), 0u) << "worker" << rank;
-    EXPECT_EQ(engine.gate().forwarding(), 0u) << "worker" << rank;
+    EXPECT_EQ(engine.barrier().forwarding(), 0u) << "worker" << rank;
   }
 }
 

@@ -23,7 +23,7 @@ void admit_locally(Engine& engine, const rpc::Id& id) {
   absl::Time deadline = Clock::system().now() + kAdmissionTimeout;
   if (auto call = rpc::CallContext::current()) deadline = std::min(deadline, call->deadline());
   Promise<void> promise;
-  engine.gate().request(id, false, deadline, [promise](absl::Status status) {
+  engine.barrier().request(id, false, deadline, [promise](absl::Status status) {
     if (status.ok()) {
       promise.set_value();
     } else {
@@ -51,7 +51,7 @@ Context::Context(const std::shared_ptr<rpc::Agent>& agent) : agent_(agent) {
     status = absl::FailedPreconditionError(
         absl::StrCat("the autograd context ", rpc::to_string(id), " was opened where the context ",
                      rpc::to_string(current->id), " is current: there can be one per step and thread"));
-  } else if (engine.gate().armed()) {
+  } else if (engine.barrier().armed()) {
     try {
       admit_locally(engine, id);
     } catch (const Error& error) {

@@ -21,10 +21,10 @@ namespace {
 
 Engine::Engine(rpc::AgentServices& agent)
     : agent_(agent),
-      gate_(std::make_shared<Gate>([&agent]() -> TimerQueue& { return agent.timers(); })),
+      barrier_(std::make_shared<StepBarrierDriver>([&agent]() -> TimerQueue& { return agent.timers(); })),
       contexts_(agent, [this](const std::shared_ptr<ContextState>& context) { released(context); }),
-      planter_(agent, contexts_, *gate_),
-      passes_(agent, contexts_, gate_),
+      planter_(agent, contexts_, *barrier_),
+      passes_(agent, contexts_, barrier_),
       server_(agent, contexts_, passes_, planter_) {}
 
 absl::StatusOr<Engine*> Engine::of(const rpc::Agent& agent) {
@@ -65,7 +65,7 @@ std::vector<std::shared_ptr<Engine::Watcher>> Engine::watchers() {
 
 void Engine::released(const std::shared_ptr<ContextState>& context) {
   passes_.release(*context);
-  gate_->released(context->id);
+  barrier_->released(context->id);
   for (const auto& watcher : watchers()) watcher->context_released(context->id);
 }
 
@@ -85,7 +85,7 @@ void Engine::shutdown(const absl::Status& reason) {
       agent_.self().name);
   for (const auto& pass : passes_.all())
     pass->part().abort(pass->id().origin == agent_.self().incarnation ? reason : lost);
-  gate_->shutdown(reason);
+  barrier_->shutdown(reason);
   for (const auto& watcher : watchers()) watcher->shutdown(reason);
 }
 

@@ -7,8 +7,8 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "gradwire/autograd/context/contexts.h"
-#include "gradwire/autograd/context/gate.h"
 #include "gradwire/autograd/context/graph_planter.h"
+#include "gradwire/autograd/context/step_barrier_driver.h"
 #include "gradwire/autograd/pass/message_server.h"
 #include "gradwire/autograd/pass/pass_table.h"
 #include "gradwire/rpc/agent.h"
@@ -25,7 +25,7 @@ class Engine : public rpc::AgentExtension {
   static absl::StatusOr<Engine*> of(const rpc::Agent& agent);
 
   Contexts& contexts() { return contexts_; }
-  Gate& gate() { return *gate_; }
+  StepBarrierDriver& barrier() { return *barrier_; }
   PassTable& passes() { return passes_; }
   GraphPlanter& planter() { return planter_; }
 
@@ -56,7 +56,7 @@ class Engine : public rpc::AgentExtension {
   std::vector<std::shared_ptr<Watcher>> watchers();
 
   rpc::AgentServices& agent_;
-  const std::shared_ptr<Gate> gate_;
+  const std::shared_ptr<StepBarrierDriver> barrier_;
   Contexts contexts_;
   GraphPlanter planter_;
   PassTable passes_;

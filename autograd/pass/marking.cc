@@ -13,7 +13,7 @@ namespace gradwire::autograd {
 namespace {
 
 // Internal: a walk reached a tensor that this worker's part of the plan lacks.
-absl::Status check_planned(const Onward& part, const LocalExecutor::Reach& reach) {
+absl::Status check_planned(const GradientRoute& part, const LocalExecutor::Reach& reach) {
   for (const LocalExecutor::Reached& reached : reach.marked) {
     const rpc::Worker& sender = reached.node->sender();
     for (uint32_t output : reached.outputs) {
@@ -127,9 +127,9 @@ std::optional<Plan> KnownMarks::plan_of(const LocalExecutor::Reach& reach, uint6
   Plan plan(root);
   for (const LocalExecutor::Reached& reached : reach.marked) {
     for (uint32_t output : reached.outputs) {
-      const Onward* onward = reached.node->onward(output);
-      if (onward == nullptr) return std::nullopt;
-      Onward tensors = *onward;
+      const GradientRoute* route = reached.node->route(output);
+      if (route == nullptr) return std::nullopt;
+      GradientRoute tensors = *route;
       tensors.add(reached.node->sender().incarnation, reached.node->message(), output);
       plan.add(std::move(tensors));
     }
@@ -141,7 +141,7 @@ std::optional<Plan> KnownMarks::plan_of(const LocalExecutor::Reach& reach, uint6
 void KnownMarks::start(std::optional<Plan> plan, const LocalExecutor::Reach& reach) {
   if (!plan) return begin_fast();
   absl::btree_set<uint64_t> participants, shipped_to;
-  for (const Onward& part : plan->parts()) {
+  for (const GradientRoute& part : plan->parts()) {
     for (const auto& [message, outputs] : part.messages()) participants.insert(message.first);
   }
   for (const LocalExecutor::Reached& reached : reach.marked) {
@@ -191,7 +191,7 @@ void KnownMarks::begin_fast() {
 bool KnownMarks::begin_planned() {
   const PassCalls& calls = part_.calls();
   std::vector<uint64_t> messages;
-  for (const Onward& part : calls.plan().parts()) {
+  for (const GradientRoute& part : calls.plan().parts()) {
     for (const auto& [message, outputs] : part.messages()) {
       if (message.first == calls.self().incarnation) messages.push_back(message.second);
     }
@@ -216,10 +216,10 @@ absl::Status KnownMarks::mark_planned(const absl::StatusOr<SendNodes>& nodes,
     return absl::InvalidArgumentError(absl::StrCat(
         "malformed plan of a backward pass: got no tensor that this worker sent, expected at least "
         "one, and at most ",
-        Onward::kMaxTensors, " in all"));
+        GradientRoute::kMaxTensors, " in all"));
   }
   auto node = nodes->begin();
-  for (const Onward& part : calls.plan().parts()) {
+  for (const GradientRoute& part : calls.plan().parts()) {
     for (const auto& [message, outputs] : part.messages()) {
       if (message.first != calls.self().incarnation) continue;
       GRADWIRE_ASSIGN_OR_RETURN(LocalExecutor::Reach reach,

@@ -5,8 +5,8 @@
 #include <optional>
 #include <vector>
 
-#include "gradwire/autograd/context/joints.h"
-#include "gradwire/autograd/graph/onward.h"
+#include "gradwire/autograd/context/graph_boundary.h"
+#include "gradwire/autograd/graph/gradient_route.h"
 #include "gradwire/autograd/pass/pass_part.h"
 #include "gradwire/autograd/pass/plan.h"
 

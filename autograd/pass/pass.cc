@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "gradwire/autograd/context/active_context.h"
-#include "gradwire/autograd/context/joints.h"
+#include "gradwire/autograd/context/graph_boundary.h"
 #include "gradwire/autograd/context/position.h"
 #include "gradwire/autograd/context/services.h"
 #include "gradwire/base/clock.h"

@@ -30,7 +30,8 @@ PassCalls::PassCalls(Options options)
       deadline_(options.deadline) {
   if (!header().planned()) return;
   // A malformed one is noticed by what it lacks (KnownMarks).
-  if (std::optional<Onward> part = onward_from_proto(header().plan())) plan_.add(*std::move(part));
+  if (std::optional<GradientRoute> part = gradient_route_from_proto(header().plan()))
+    plan_.add(*std::move(part));
   header_.mutable_pass()->clear_plan();
 }
 
@@ -54,9 +55,9 @@ std::string PassCalls::with_header(uint64_t to, const google::protobuf::MessageL
   // messages have in common, the part of the plan, and the message itself are serialized one behind the
   // other, and no header is copied.
   std::string text = header_.SerializeAsString();
-  if (const Onward* part = plan_.part_of(to); part != nullptr) {
+  if (const GradientRoute* part = plan_.part_of(to); part != nullptr) {
     std::call_once(parts_written_, [this] {
-      for (const Onward& each : plan_.parts()) {
+      for (const GradientRoute& each : plan_.parts()) {
         proto::Finish finish;
         to_proto(each, *finish.mutable_pass()->mutable_plan());
         parts_.push_back(finish.SerializeAsString());

@@ -24,12 +24,13 @@ std::shared_ptr<Pass> PassTable::pass_of(const std::shared_ptr<ContextState>& co
     MutexLock lock(context->mutex);
     auto found = context->passes.find(rpc::from_proto(header.pass()));
     if (found != context->passes.end()) return found->second;
-    pass = std::make_shared<Pass>(PassCalls::Options{agent_.weak_agent(), agent_.self(), header, deadline},
-                                  context, [gate = gate_, id = context->id](const absl::Status& status) {
-                                    // After an error the forward may still get its backward.
-                                    std::shared_ptr<Gate> alive = gate.lock();
-                                    if (status.ok() && alive != nullptr) alive->backward_ended(id);
-                                  });
+    pass =
+        std::make_shared<Pass>(PassCalls::Options{agent_.weak_agent(), agent_.self(), header, deadline},
+                               context, [barrier = barrier_, id = context->id](const absl::Status& status) {
+                                 // After an error the forward may still get its backward.
+                                 std::shared_ptr<StepBarrierDriver> alive = barrier.lock();
+                                 if (status.ok() && alive != nullptr) alive->backward_ended(id);
+                               });
     if (context->released) {
       refused = released_status(context->id);
     } else if (!make_room(*context, forgotten)) {

@@ -7,7 +7,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "gradwire/autograd/context/contexts.h"
-#include "gradwire/autograd/context/gate.h"
+#include "gradwire/autograd/context/step_barrier_driver.h"
 #include "gradwire/autograd/pass/pass.h"
 
 namespace gradwire::autograd {
@@ -16,8 +16,8 @@ namespace gradwire::autograd {
 class PassTable {
  public:
   // `agent` and `contexts` outlive it.
-  PassTable(rpc::AgentServices& agent, Contexts& contexts, const std::shared_ptr<Gate>& gate)
-      : agent_(agent), contexts_(contexts), gate_(gate) {}
+  PassTable(rpc::AgentServices& agent, Contexts& contexts, const std::shared_ptr<StepBarrierDriver>& barrier)
+      : agent_(agent), contexts_(contexts), barrier_(barrier) {}
 
   // A pass of which this worker is the root.
   std::shared_ptr<Pass> begin(const std::shared_ptr<ContextState>& context, proto::Pass header,
@@ -41,7 +41,7 @@ class PassTable {
 
   rpc::AgentServices& agent_;
   Contexts& contexts_;
-  const std::weak_ptr<Gate> gate_;
+  const std::weak_ptr<StepBarrierDriver> barrier_;
 };
 
 }  // namespace gradwire::autograd

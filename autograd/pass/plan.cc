@@ -5,14 +5,14 @@
 
 namespace gradwire::autograd {
 
-bool Plan::share_worker(const Onward& a, const Onward& b) const {
+bool Plan::share_worker(const GradientRoute& a, const GradientRoute& b) const {
   for (const auto& [message, outputs] : a.messages()) {
     if (message.first != root_ && b.has_sender(message.first)) return true;
   }
   return false;
 }
 
-void Plan::add(Onward reached) {
+void Plan::add(GradientRoute reached) {
   // 1. Into the first part that has a worker in common with it.
   std::size_t into = 0;
   while (into < parts_.size() && !share_worker(parts_[into], reached)) ++into;
@@ -29,18 +29,18 @@ void Plan::add(Onward reached) {
   parts_[into].add(reached);
 }
 
-const Onward* Plan::part_of(uint64_t worker) const {
+const GradientRoute* Plan::part_of(uint64_t worker) const {
   if (worker == root_) return nullptr;
-  for (const Onward& part : parts_) {
+  for (const GradientRoute& part : parts_) {
     if (part.has_sender(worker)) return &part;
   }
   return nullptr;
 }
 
 bool Plan::fits() const {
-  return parts_.size() <= kMaxParts && std::all_of(parts_.begin(), parts_.end(), [](const Onward& part) {
-           return part.tensors() <= Onward::kMaxTensors;
-         });
+  return parts_.size() <= kMaxParts &&
+         std::all_of(parts_.begin(), parts_.end(),
+                     [](const GradientRoute& part) { return part.tensors() <= GradientRoute::kMaxTensors; });
 }
 
 }  // namespace gradwire::autograd

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "gradwire/autograd/graph/onward.h"
+#include "gradwire/autograd/graph/gradient_route.h"
 
 namespace gradwire::autograd {
 
@@ -24,21 +24,21 @@ class Plan {
   static constexpr std::size_t kMaxParts = 1024;
 
   // `reached`: a sent tensor and all that its gradient goes on to; or a part that came from another worker.
-  void add(Onward reached);
+  void add(GradientRoute reached);
 
-  const std::vector<Onward>& parts() const { return parts_; }
+  const std::vector<GradientRoute>& parts() const { return parts_; }
   // The part that `worker` needs; nullptr if it has sent no tensor of the plan, and for the root.
-  const Onward* part_of(uint64_t worker) const;
-  // Whether it can replace a wave: each part can be sent (Onward::kMaxTensors), and finding the parts, which
-  // compares each with each, costs less than a wave.
+  const GradientRoute* part_of(uint64_t worker) const;
+  // Whether it can replace a wave: each part can be sent (GradientRoute::kMaxTensors), and finding the parts,
+  // which compares each with each, costs less than a wave.
   bool fits() const;
 
  private:
   // Whether a worker other than the root has sent tensors of both.
-  bool share_worker(const Onward& a, const Onward& b) const;
+  bool share_worker(const GradientRoute& a, const GradientRoute& b) const;
 
   uint64_t root_;
-  std::vector<Onward> parts_;
+  std::vector<GradientRoute> parts_;
 };
 
 }  // namespace gradwire::autograd

@@ -12,10 +12,10 @@ constexpr uint64_t kRoot = 1;
 
 using Tensor = std::tuple<uint64_t, uint64_t, uint32_t>;
 
-Onward tensors(std::initializer_list<Tensor> all) {
-  Onward onward;
-  for (const auto& [sender, message, output] : all) onward.add(sender, message, output);
-  return onward;
+GradientRoute tensors(std::initializer_list<Tensor> all) {
+  GradientRoute route;
+  for (const auto& [sender, message, output] : all) route.add(sender, message, output);
+  return route;
 }
 
 TEST(Plan, WorkersThatTheRootCallsApartHaveAPartEach) {
@@ -60,17 +60,18 @@ TEST(Plan, TensorsThatLeadToOneWorkerAreInOnePart) {
 
 TEST(Plan, FitsWithMoreTensorsThanAPartMayHave) {
   Plan plan(kRoot);
-  for (uint64_t worker = 2; worker < 2 + Onward::kMaxTensors; ++worker) {
+  for (uint64_t worker = 2; worker < 2 + GradientRoute::kMaxTensors; ++worker) {
     plan.add(tensors({{worker, 20, 0}, {kRoot, worker, 0}}));
   }
-  EXPECT_EQ(plan.parts().size(), Onward::kMaxTensors);
+  EXPECT_EQ(plan.parts().size(), GradientRoute::kMaxTensors);
   EXPECT_TRUE(plan.fits());
 }
 
 TEST(Plan, DoesNotFitWithAPartThatCannotBeSent) {
   Plan plan(kRoot);
   plan.add(tensors({{3, 30, 0}}));
-  for (uint32_t output = 0; output < Onward::kMaxTensors; ++output) plan.add(tensors({{2, 20, output}}));
+  for (uint32_t output = 0; output < GradientRoute::kMaxTensors; ++output)
+    plan.add(tensors({{2, 20, output}}));
   EXPECT_TRUE(plan.fits());
   plan.add(tensors({{2, 21, 0}}));
   EXPECT_FALSE(plan.fits());

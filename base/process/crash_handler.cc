@@ -127,8 +127,8 @@ void on_crash(int signal, siginfo_t* info, void* context) {
     say_stack(interrupted_at(context));
   } else if (first != self) {
     // The first one ends the process when it has said all; it is not waited for without end.
-    const timespec patience{.tv_sec = 10, .tv_nsec = 0};
-    nanosleep(&patience, nullptr);
+    const timespec timeout{.tv_sec = 10, .tv_nsec = 0};
+    nanosleep(&timeout, nullptr);
   }
   struct sigaction standard {};
   standard.sa_handler = SIG_DFL;

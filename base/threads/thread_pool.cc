@@ -25,7 +25,7 @@ namespace {
 // threads.
 constexpr int kSpareThreads = 2;
 // After so many standstills in a row one task more may run although no thread sleeps: something may spin.
-constexpr int kPatience = 100;
+constexpr int kTimeout = 100;
 // Short tasks that a thread runs before it looks at the poller again, so that their answers can leave
 // together.
 constexpr int kTasksInARow = 8;
@@ -375,13 +375,13 @@ void ThreadPool::relieve_stall_locked() {
   ++standstills_;
   // Those that sleep, less those known to.
   const int stuck = asleep - idle_ - blocked_ - (leading_ ? 1 : 0);
-  if (stuck > extra_ || standstills_ % kPatience == 0) ++extra_;
+  if (stuck > extra_ || standstills_ % kTimeout == 0) ++extra_;
   update_startable_locked();
   dispatch_locked(/*count_leader=*/false);  // Also starts the thread that could not be started before.
-  if (standstills_ == kPatience && total_ >= options_.max_threads) {
+  if (standstills_ == kTimeout && total_ >= options_.max_threads) {
     log(LogLevel::kError, "all ", options_.max_threads, " threads of the pool \"", options_.name,
         "\" are in use, ", blocked_, " of them wait, and none of the ", queue_.size(),
-        " queued tasks has started for ", absl::FormatDuration(kPatience * options_.stall_limit),
+        " queued tasks has started for ", absl::FormatDuration(kTimeout * options_.stall_limit),
         ": tasks that hold a lock while they wait, or too few threads");
   }
 }

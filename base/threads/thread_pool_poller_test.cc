@@ -90,7 +90,7 @@ ThreadPool::Options with(std::shared_ptr<Poller> poller, int threads, int max_th
   return options;
 }
 
-constexpr absl::Duration kPatience = absl::Seconds(30);
+constexpr absl::Duration kTimeout = absl::Seconds(30);
 
 // Unless the machine holds that thread up: then another takes the task from it.
 TEST(PollingPool, TaskMostlyRunsOnTheThreadThatFoundIt) {
@@ -125,7 +125,7 @@ TEST(PollingPool, LongTaskDoesNotKeepNewsFromOthers) {
   started.future().wait();
   Promise<void> served;
   poller->arrive([&] { pool->post_clean([served] { served.set_value(); }); });
-  EXPECT_TRUE(served.future().wait_for(kPatience));
+  EXPECT_TRUE(served.future().wait_for(kTimeout));
   end = true;
   pool->shutdown();
 }
@@ -143,7 +143,7 @@ TEST(PollingPool, AllPlacesTakenDoNotStopAnswers) {
   // Not a task: what is done where it is found.
   Promise<void> answered;
   poller->arrive([answered] { answered.set_value(); });
-  EXPECT_TRUE(answered.future().wait_for(kPatience));
+  EXPECT_TRUE(answered.future().wait_for(kTimeout));
   end = true;
   pool->shutdown();
 }
@@ -212,7 +212,7 @@ TEST(PollingPool, TwoTasksOfOneLookThatWaitAreAnswered) {
       for (int i = 0; i < 2; ++i) {
         Executor::Task task = [answer = answers[i].future(), started = waiting[i], end = ended[i]] {
           started.set_value();
-          end.set_value(answer.wait_for(kPatience));
+          end.set_value(answer.wait_for(kTimeout));
         };
         pool->post_clean(task, &cost);
       }
@@ -239,7 +239,7 @@ TEST(PollingPool, TaskIsNotLeftToALeaderThatIsHeldUp) {
   in_look.future().wait();
   Promise<void> ran;
   pool->post_clean([ran] { ran.set_value(); });
-  EXPECT_TRUE(ran.future().wait_for(kPatience));
+  EXPECT_TRUE(ran.future().wait_for(kTimeout));
   held.count_down();
   pool->shutdown();
 }
@@ -277,7 +277,7 @@ TEST(PollingPool, TaskThatBlocksUnseenIsRescuedByWhatTheLeaderQueued) {
     blocked.future().wait();
     Promise<void> rescued;
     poller->arrive([&] { pool->post_clean([rescued] { rescued.set_value(); }); });
-    EXPECT_TRUE(rescued.future().wait_for(kPatience));
+    EXPECT_TRUE(rescued.future().wait_for(kTimeout));
     held.unlock();
     pool->shutdown();
   }

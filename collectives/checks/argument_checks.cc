@@ -76,7 +76,7 @@ absl::Status ArgumentChecks::reduction(const Reduction& op, const at::Tensor& te
     return absl::InvalidArgumentError(absl::StrCat(op.multiplies ? "premul_sum" : to_string(op.op), " of ",
                                                    c10::toString(dtype), ": ", why));
   };
-  if (const char* const why = why_no_meaning(op, dtype)) return refuse(why);
+  if (const char* const why = unsupported_reason(op, dtype)) return refuse(why);
   const bool bitwise = op.op == ReduceOp::kBand || op.op == ReduceOp::kBor || op.op == ReduceOp::kBxor;
   if (bitwise && (group_.backend == Backend::kNccl || (tensor.is_cuda() && !group_.takes_cpu)))
     return refuse("nccl has no bitwise operations");

@@ -36,7 +36,7 @@ bool has_arithmetic(c10::ScalarType dtype) {
 
 }  // namespace
 
-const char* why_no_meaning(const Reduction& op, c10::ScalarType dtype) {
+const char* unsupported_reason(const Reduction& op, c10::ScalarType dtype) {
   if (!has_arithmetic(dtype)) return "there is no arithmetic for this dtype";
   if (op.multiplies) {
     if (op.op != ReduceOp::kSum) return "only a sum can be premultiplied";

@@ -133,12 +133,12 @@ absl::Status CpuGroup::all_to_all(absl::Span<const Span> outputs, absl::Span<con
 }
 
 Future<void> CpuGroup::send(int dst, int64_t tag, Span data, absl::Time deadline) {
-  if (layout_.lanes != nullptr) return layout_.lanes->send(dst, tag, data, deadline);
+  if (layout_.shm_p2p != nullptr) return layout_.shm_p2p->send(dst, tag, data, deadline);
   return options_.mesh->send(options_.world_ranks[dst], channel(kPointToPoint), tag, data, deadline);
 }
 
 Future<int> CpuGroup::receive(int src, int64_t tag, Span data, absl::Time deadline) {
-  if (layout_.lanes != nullptr) return layout_.lanes->receive(src, tag, data, deadline);
+  if (layout_.shm_p2p != nullptr) return layout_.shm_p2p->receive(src, tag, data, deadline);
   const int world_src = src == kAnyRank ? kAnyRank : options_.world_ranks[src];
   Future<int> received = options_.mesh->receive(world_src, channel(kPointToPoint), tag, data, deadline);
   const Promise<int> promise(received.executor());
@@ -154,18 +154,18 @@ Future<int> CpuGroup::receive(int src, int64_t tag, Span data, absl::Time deadli
 }
 
 std::optional<absl::Status> CpuGroup::try_send(int dst, int64_t tag, Span data) {
-  if (layout_.lanes == nullptr) return std::nullopt;
-  return layout_.lanes->try_send(dst, tag, data);
+  if (layout_.shm_p2p == nullptr) return std::nullopt;
+  return layout_.shm_p2p->try_send(dst, tag, data);
 }
 
 std::optional<absl::StatusOr<int>> CpuGroup::try_receive(int src, int64_t tag, Span data) {
-  if (layout_.lanes == nullptr) return std::nullopt;
-  return layout_.lanes->try_receive(src, tag, data);
+  if (layout_.shm_p2p == nullptr) return std::nullopt;
+  return layout_.shm_p2p->try_receive(src, tag, data);
 }
 
 void CpuGroup::abort(const std::string& reason) {
   if (layout_.host != nullptr) layout_.host->abort(reason);
-  if (layout_.lanes != nullptr) layout_.lanes->abort(absl::AbortedError(reason));
+  if (layout_.shm_p2p != nullptr) layout_.shm_p2p->abort(absl::AbortedError(reason));
   options_.mesh->abort(channel(kPointToPoint), absl::AbortedError(reason));
   all_->abort(reason);
   if (between_leaders_ != nullptr) between_leaders_->abort(reason);

@@ -229,8 +229,8 @@ TEST(CpuGroup, AMemberThatGivesUpTheMemoryAfterTheOthersJoinedIsNotWaitedForTher
   }
 }
 
-TEST(CpuGroup, LanesThatOneMemberCannotReachAreReplacedByMessages) {
-  for (const char* key : {"lanes//memory", "lanes//joined/1"}) {
+TEST(CpuGroup, RingsThatOneMemberCannotReachAreReplacedByMessages) {
+  for (const char* key : {"shm_p2p//memory", "shm_p2p//joined/1"}) {
     in_groups({"a", "a", "a"}, [](CpuGroup& group) { expect_works(group, 3, 1); }, 1,
               {.rank = 2, .key = key, .value = "garbage"});
   }

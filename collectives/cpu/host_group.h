@@ -11,14 +11,14 @@
 #include "absl/time/time.h"
 #include "gradwire/collectives/cpu/byte_collectives.h"
 #include "gradwire/collectives/cpu/host_memory.h"
-#include "gradwire/collectives/cpu/host_turns.h"
+#include "gradwire/collectives/cpu/host_phases.h"
 #include "gradwire/collectives/cpu/span.h"
 
 namespace gradwire::collectives::cpu {
 
 // Collectives between ranks that share a host, through memory that they share. One member's end.
 //
-// Every operation is a number of turns (HostTurns). Of data that is short, number and bytes are in one cache
+// Every operation is a number of turns (HostPhases). Of data that is short, number and bytes are in one cache
 // line; long data goes in pieces that fit a slot. To read from the others' own memory instead
 // (process_vm_readv) was slower, at every size that was measured, than two copies by way of slots that stay
 // in the caches; and many systems forbid it.
@@ -62,7 +62,7 @@ class HostGroup final : public ByteCollectives {
   const std::unique_ptr<HostMemory> memory_;
   const int rank_;
   const int size_;
-  HostTurns turns_;
+  HostPhases turns_;
 };
 
 }  // namespace gradwire::collectives::cpu

@@ -27,8 +27,8 @@ class HostLayoutFormation {
     GRADWIRE_RETURN_IF_ERROR(find_hosts());
     // 2. Memory for those of each host, or none where one of them cannot share it.
     GRADWIRE_RETURN_IF_ERROR(share_memory());
-    // 3. Lanes, where one host has all.
-    if (layout_.one_host()) GRADWIRE_RETURN_IF_ERROR(lay_lanes());
+    // 3. ShmP2p, where one host has all.
+    if (layout_.one_host()) GRADWIRE_RETURN_IF_ERROR(lay_shm_p2p());
     return std::move(layout_);
   }
 
@@ -37,7 +37,7 @@ class HostLayoutFormation {
   absl::StatusOr<std::vector<std::string>> exchange(const std::string& what, const std::string& mine);
   absl::Status find_hosts();
   absl::Status share_memory();
-  absl::Status lay_lanes();
+  absl::Status lay_shm_p2p();
 
   const HostLayoutOptions& options_;
   HostLayout layout_;
@@ -116,20 +116,20 @@ absl::Status HostLayoutFormation::share_memory() {
   return absl::OkStatus();
 }
 
-absl::Status HostLayoutFormation::lay_lanes() {
-  absl::StatusOr<std::shared_ptr<Lanes>> joined =
-      Lanes::join({.rank = options_.rank,
-                   .size = options_.size,
-                   .store = std::make_shared<store::PrefixStore>("lanes/", options_.store),
-                   .timeout = options_.timeout,
-                   .executor = options_.executor});
+absl::Status HostLayoutFormation::lay_shm_p2p() {
+  absl::StatusOr<std::shared_ptr<ShmP2p>> joined =
+      ShmP2p::join({.rank = options_.rank,
+                    .size = options_.size,
+                    .store = std::make_shared<store::PrefixStore>("shm_p2p/", options_.store),
+                    .timeout = options_.timeout,
+                    .executor = options_.executor});
   if (is_out_of_time(joined.status())) return joined.status();
   const std::string failure = joined.ok() ? "" : joined.status().ToString();
-  if (!failure.empty()) log(LogLevel::kWarning, "ranks of this host have no lanes: ", failure);
+  if (!failure.empty()) log(LogLevel::kWarning, "ranks of this host have no shared-memory rings: ", failure);
   // All have them, or none.
-  GRADWIRE_ASSIGN_OR_RETURN(const std::vector<std::string> failures, exchange("lanes", failure));
+  GRADWIRE_ASSIGN_OR_RETURN(const std::vector<std::string> failures, exchange("shm_p2p", failure));
   if (std::all_of(failures.begin(), failures.end(), [](const std::string& each) { return each.empty(); }))
-    layout_.lanes = *std::move(joined);
+    layout_.shm_p2p = *std::move(joined);
   return absl::OkStatus();
 }
 

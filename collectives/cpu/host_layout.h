@@ -9,7 +9,7 @@
 #include "absl/time/time.h"
 #include "gradwire/base/threads/executor.h"
 #include "gradwire/collectives/cpu/host_group.h"
-#include "gradwire/collectives/cpu/lanes/lanes.h"
+#include "gradwire/collectives/cpu/shm_p2p/shm_p2p.h"
 #include "gradwire/store/store.h"
 
 namespace gradwire::collectives::cpu {
@@ -24,7 +24,7 @@ struct HostLayout {
   // nullptr for the only member on a host.
   std::unique_ptr<HostGroup> host;
   // Where all are on one host.
-  std::shared_ptr<Lanes> lanes;
+  std::shared_ptr<ShmP2p> shm_p2p;
 
   bool one_host() const { return host != nullptr && leaders.size() == 1; }
 };
@@ -40,7 +40,7 @@ struct HostLayoutOptions {
   // As HostGroup's; 0: as measured.
   std::size_t slot_bytes = 0;
   std::size_t flat_bytes = 0;
-  // Where the lanes run callbacks.
+  // Where the rings run callbacks.
   std::shared_ptr<Executor> executor;
 };
 

@@ -89,7 +89,7 @@ const Reducer* reducer_of(ReduceOp op, c10::ScalarType type) {
       const auto type = static_cast<c10::ScalarType>(type_number);
       for (std::size_t op_number = 0; op_number < kOps; ++op_number) {
         const auto each = static_cast<ReduceOp>(op_number);
-        if (why_no_meaning(each, type) != nullptr) continue;
+        if (unsupported_reason(each, type) != nullptr) continue;
         (*made)[op_number * kTypes + type_number] = new TorchReducer(each, type, quick_of(each, type));
       }
     }

@@ -40,8 +40,8 @@ absl::Status from_text(const std::string& text) {
 
 // The first verdict counts.
 absl::StatusOr<std::string> publish(store::Store& store, absl::string_view key, const absl::Status& verdict,
-                                    absl::Duration patience) {
-  return store.try_compare_set(verdict_key(key), "", to_text(verdict), patience);
+                                    absl::Duration timeout) {
+  return store.try_compare_set(verdict_key(key), "", to_text(verdict), timeout);
 }
 
 absl::Status missing(const Agreement& round, const std::vector<int>& ranks) {

@@ -47,10 +47,10 @@ void OperationRunner::close() {
   if (close_called_) return;
   close_called_ = true;
   async_.close();
-  const uint64_t ticket = turnstile_.take();
-  if (!turnstile_.wait_until(ticket, deadline(coarse_now()))) {
+  const uint64_t ticket = ticket_lock_.take();
+  if (!ticket_lock_.wait_until(ticket, deadline(coarse_now()))) {
     abort("the group is being destroyed");
-    turnstile_.wait(ticket);
+    ticket_lock_.wait(ticket);
   }
   closed_ = true;
   std::shared_ptr<GroupBackend> backend;
@@ -58,7 +58,7 @@ void OperationRunner::close() {
     MutexLock lock(mutex_);
     backend.swap(backend_);
   }
-  turnstile_.leave(ticket);
+  ticket_lock_.leave(ticket);
   backend.reset();
   async_.join();
   log(LogLevel::kInfo, "process group \"", identity_->name, "\": rank ", identity_->rank, " has left");

@@ -19,7 +19,7 @@
 #include "gradwire/collectives/group/operations.h"
 #include "gradwire/collectives/group_backend.h"
 #include "gradwire/collectives/queue/async_queue.h"
-#include "gradwire/collectives/queue/turnstile.h"
+#include "gradwire/collectives/queue/ticket_lock.h"
 #include "gradwire/collectives/work.h"
 
 namespace gradwire::collectives {
@@ -81,7 +81,7 @@ class OperationRunner : public std::enable_shared_from_this<OperationRunner> {
   const std::shared_ptr<GroupIdentity> identity_;
   const Options options_;
 
-  Turnstile turnstile_;
+  TicketLock ticket_lock_;
   // Read and written by the operation whose turn it is.
   bool closed_ = false;
   // Changed in turn and under the mutex; read with either.
@@ -125,13 +125,13 @@ std::shared_ptr<Work> OperationRunner::perform(Mode mode, const OperationRecord&
   // On a thread of a pool another takes its place meanwhile.
   const BlockingScope blocking;
   throw_if_error(blocking.status());
-  const uint64_t ticket = turnstile_.take();
+  const uint64_t ticket = ticket_lock_.take();
   CoarseTime now = coarse_now();
   const uint64_t entry = identity_->recorder.begin(record, ticket, FlightRecorder::State::kRunning, now);
-  if (turnstile_.wait(ticket)) now = coarse_now();
+  if (ticket_lock_.wait(ticket)) now = coarse_now();
   std::unique_ptr<Enqueued> enqueued;
   absl::Status status = run_in_turn(record, ticket, entry, device, run, now, enqueued);
-  turnstile_.leave(ticket);
+  ticket_lock_.leave(ticket);
   if (mode == Mode::kNow) {
     throw_if_error(status);
     if (enqueued != nullptr) enqueued->order_current_stream();
@@ -149,12 +149,12 @@ std::shared_ptr<Work> OperationRunner::perform_later(const OperationRecord& reco
   // The operation goes on when its Work and the group's handle are dropped.
   auto task = [self = shared_from_this(), record, device, promise = std::move(promise),
                run = std::optional<Run>(std::move(run))](uint64_t ticket, uint64_t entry) mutable {
-    self->turnstile_.wait(ticket);
+    self->ticket_lock_.wait(ticket);
     const CoarseTime now = coarse_now();
     self->identity_->recorder.set_state(entry, FlightRecorder::State::kRunning, now);
     std::unique_ptr<Enqueued> enqueued;
     absl::Status status = self->run_in_turn(record, ticket, entry, device, *run, now, enqueued);
-    self->turnstile_.leave(ticket);
+    self->ticket_lock_.leave(ticket);
     // The operation releases the caller's tensors before its end is reported.
     run.reset();
     promise.set_result(status.ok() ? absl::StatusOr<int>(-1) : absl::StatusOr<int>(std::move(status)));
@@ -162,7 +162,7 @@ std::shared_ptr<Work> OperationRunner::perform_later(const OperationRecord& reco
   const auto note = [&](uint64_t ticket) {
     return identity_->recorder.begin(record, ticket, FlightRecorder::State::kQueued, coarse_now());
   };
-  if (!async_.push(turnstile_, std::move(task), note)) throw Error(closed_error());
+  if (!async_.push(ticket_lock_, std::move(task), note)) throw Error(closed_error());
   return work;
 }
 

@@ -1,7 +1,7 @@
 #include "gradwire/collectives/group/process_group_impl.h"
 
 #include "absl/strings/str_cat.h"
-#include "gradwire/collectives/group/join.h"
+#include "gradwire/collectives/group/group_setup.h"
 
 namespace gradwire::collectives {
 namespace {

@@ -12,7 +12,7 @@ namespace gradwire::collectives {
 namespace {
 
 // The store is a help, not a condition.
-constexpr absl::Duration kStorePatience = absl::Seconds(1);
+constexpr absl::Duration kStoreTimeout = absl::Seconds(1);
 constexpr std::size_t kLongestReason = 1000;
 
 std::string key(absl::string_view what, int rank) { return absl::StrCat("mpi/", what, "/", rank); }
@@ -39,7 +39,7 @@ MpiWitness::MpiWitness(std::shared_ptr<store::Store> store, int rank, int size)
 void MpiWitness::wait_in(uint64_t number) {
   if (store_ == nullptr || said_ == number) return;
   said_ = number;
-  (void)store_->try_set(key("at", rank_), absl::StrCat(number), kStorePatience);
+  (void)store_->try_set(key("at", rank_), absl::StrCat(number), kStoreTimeout);
 }
 
 std::optional<std::string> MpiWitness::look(absl::string_view what, int rank) {
@@ -81,7 +81,7 @@ std::string MpiWitness::missing(uint64_t number) {
 void MpiWitness::leave(uint64_t finished, absl::string_view reason) {
   if (store_ == nullptr) return;
   (void)store_->try_set(key("left", rank_), absl::StrCat(finished, " ", reason.substr(0, kLongestReason)),
-                        kStorePatience);
+                        kStoreTimeout);
 }
 
 }  // namespace gradwire::collectives

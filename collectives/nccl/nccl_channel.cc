@@ -61,11 +61,11 @@ void NcclChannel::run() {
 }
 
 absl::Status NcclChannel::deliver(Message& message) {
-  const Patience patience{message.deadline, [this]() -> absl::Status {
-                            GRADWIRE_RETURN_IF_ERROR(options_.watch->failure());
-                            MutexLock lock(mutex_);
-                            return stop_ ? absl::AbortedError("the group is being left") : absl::OkStatus();
-                          }};
+  const WaitLimit limit{message.deadline, [this]() -> absl::Status {
+                           GRADWIRE_RETURN_IF_ERROR(options_.watch->failure());
+                           MutexLock lock(mutex_);
+                           return stop_ ? absl::AbortedError("the group is being left") : absl::OkStatus();
+                         }};
   std::shared_ptr<NcclComms> comms = this->comms();
   if (comms == nullptr) {
     // The one that sends is rank 0 of the two.
@@ -75,8 +75,8 @@ absl::Status NcclChannel::deliver(Message& message) {
                                               .key = options_.key,
                                               .ranks = {from, to},
                                               .place = options_.sends ? 0U : 1U,
-                                              .deadline = patience.deadline,
-                                              .interrupted = patience.interrupted},
+                                              .deadline = limit.deadline,
+                                              .interrupted = limit.interrupted},
                                              {options_.device}));
     {
       MutexLock lock(mutex_);
@@ -99,7 +99,7 @@ absl::Status NcclChannel::deliver(Message& message) {
         return options_.sends ? ncclSend(tensor.data_ptr(), tensor.nbytes(), ncclUint8, other, comm, raw)
                               : ncclRecv(tensor.data_ptr(), tensor.nbytes(), ncclUint8, other, comm, raw);
       },
-      patience));
+      limit));
   message.work->record({stream});
   return absl::OkStatus();
 }

@@ -72,7 +72,7 @@ NcclComms::NcclComms(const std::vector<c10::Device>& devices)
 
 absl::StatusOr<std::shared_ptr<NcclComms>> NcclComms::create(const ncclUniqueId& id, int first, int total,
                                                              const std::vector<c10::Device>& devices,
-                                                             const Patience& patience) {
+                                                             const WaitLimit& limit) {
   std::shared_ptr<NcclComms> made(new NcclComms(devices));
   {
     MutexLock lock(made->mutex_);
@@ -90,7 +90,7 @@ absl::StatusOr<std::shared_ptr<NcclComms>> NcclComms::create(const ncclUniqueId&
     GRADWIRE_RETURN_IF_ERROR(to_status(result, "ncclCommInitRankConfig"));
     GRADWIRE_RETURN_IF_ERROR(to_status(end, "ncclCommInitRankConfig"));
   }
-  GRADWIRE_RETURN_IF_ERROR(made->settle("ncclCommInitRankConfig", patience));
+  GRADWIRE_RETURN_IF_ERROR(made->settle("ncclCommInitRankConfig", limit));
   return made;
 }
 
@@ -98,7 +98,7 @@ absl::Status NcclComms::ended_locked() const {
   return comms_.empty() ? absl::AbortedError("NCCL's communicator has been ended") : absl::OkStatus();
 }
 
-absl::Status NcclComms::settle(absl::string_view call, const Patience& patience) {
+absl::Status NcclComms::settle(absl::string_view call, const WaitLimit& limit) {
   for (int round = 0;; ++round) {
     bool busy = false;
     {
@@ -114,15 +114,15 @@ absl::Status NcclComms::settle(absl::string_view call, const Patience& patience)
       }
     }
     if (!busy) return absl::OkStatus();
-    if (patience.interrupted != nullptr) GRADWIRE_RETURN_IF_ERROR(patience.interrupted());
-    if (Clock::system().now() >= patience.deadline) {
+    if (limit.interrupted != nullptr) GRADWIRE_RETURN_IF_ERROR(limit.interrupted());
+    if (Clock::system().now() >= limit.deadline) {
       return absl::DeadlineExceededError(absl::StrCat(call, " was not through in time"));
     }
     pause(round);
   }
 }
 
-absl::Status NcclComms::launch(Call call, const Patience& patience) {
+absl::Status NcclComms::launch(Call call, const WaitLimit& limit) {
   {
     MutexLock lock(mutex_);
     GRADWIRE_RETURN_IF_ERROR(ended_locked());
@@ -137,7 +137,7 @@ absl::Status NcclComms::launch(Call call, const Patience& patience) {
     GRADWIRE_RETURN_IF_ERROR(status);
     GRADWIRE_RETURN_IF_ERROR(end);
   }
-  return settle("NCCL", patience);
+  return settle("NCCL", limit);
 }
 
 absl::Status NcclComms::error() {
@@ -160,7 +160,7 @@ void NcclComms::abort() {
   }
 }
 
-absl::Status NcclComms::finish(const Patience& patience) {
+absl::Status NcclComms::finish(const WaitLimit& limit) {
   absl::Status status;
   {
     MutexLock lock(mutex_);
@@ -172,7 +172,7 @@ absl::Status NcclComms::finish(const Patience& patience) {
     const absl::Status end = to_status(ncclGroupEnd(), "ncclCommFinalize");
     if (status.ok()) status = end;
   }
-  if (status.ok()) status = settle("ncclCommFinalize", patience);
+  if (status.ok()) status = settle("ncclCommFinalize", limit);
   if (!status.ok()) {
     abort();
     return status;

@@ -32,7 +32,7 @@ class StreamLease {
 };
 
 // How long a wait for NCCL may take.
-struct Patience {
+struct WaitLimit {
   absl::Time deadline = absl::InfiniteFuture();
   // Asked now and then; its error ends the wait.
   std::function<absl::Status()> interrupted;
@@ -49,24 +49,24 @@ class NcclComms {
   // NCCL's errors.
   static absl::StatusOr<std::shared_ptr<NcclComms>> create(const ncclUniqueId& id, int first, int total,
                                                            const std::vector<c10::Device>& devices,
-                                                           const Patience& patience);
+                                                           const WaitLimit& limit);
   ~NcclComms() { abort(); }
 
   const std::vector<c10::Device>& devices() const { return devices_; }
   const std::vector<c10::cuda::CUDAStream>& streams() const { return streams_; }
 
   // Makes the calls for every device as one group of NCCL's; returns when they are in the streams.
-  absl::Status launch(Call call, const Patience& patience);
+  absl::Status launch(Call call, const WaitLimit& limit);
   // What NCCL has noticed since; OK while all is well, and after the end.
   absl::Status error();
   // Ends what is under way here. Idempotent.
   void abort();
   // Leaves when all that was launched is through, else as abort().
-  absl::Status finish(const Patience& patience);
+  absl::Status finish(const WaitLimit& limit);
 
  private:
   explicit NcclComms(const std::vector<c10::Device>& devices);
-  absl::Status settle(absl::string_view call, const Patience& patience);
+  absl::Status settle(absl::string_view call, const WaitLimit& limit);
   absl::Status ended_locked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const std::vector<c10::Device> devices_;

@@ -14,13 +14,13 @@ AsyncQueue::~AsyncQueue() {
   thread_.detach();
 }
 
-bool AsyncQueue::push(Turnstile& turnstile, Task task, absl::FunctionRef<uint64_t(uint64_t ticket)> note) {
+bool AsyncQueue::push(TicketLock& ticket_lock, Task task, absl::FunctionRef<uint64_t(uint64_t ticket)> note) {
   // Held while the thread is started, so that one is.
   MutexLock starting(thread_mutex_);
   {
     MutexLock lock(state_->mutex);
     if (state_->closed) return false;
-    const uint64_t ticket = turnstile.take();
+    const uint64_t ticket = ticket_lock.take();
     state_->tasks.push_back({ticket, note(ticket), std::move(task)});
     state_->changed.notify_one();
   }

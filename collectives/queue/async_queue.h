@@ -9,12 +9,12 @@
 #include "absl/functional/any_invocable.h"
 #include "absl/functional/function_ref.h"
 #include "gradwire/base/mutex.h"
-#include "gradwire/collectives/queue/turnstile.h"
+#include "gradwire/collectives/queue/ticket_lock.h"
 
 namespace gradwire::collectives {
 
 // Runs tasks in order on one thread, which the first task starts. A task draws its ticket of the group's
-// turnstile when it is pushed, so that what comes later waits behind it. Thread-safe.
+// ticket_lock when it is pushed, so that what comes later waits behind it. Thread-safe.
 class AsyncQueue {
  public:
   // Waits for the ticket and gives it back; `note` is what was noted.
@@ -26,7 +26,7 @@ class AsyncQueue {
 
   // False after close(): the task has not been taken. `note` is called with the ticket before the task can
   // run.
-  bool push(Turnstile& turnstile, Task task, absl::FunctionRef<uint64_t(uint64_t ticket)> note);
+  bool push(TicketLock& ticket_lock, Task task, absl::FunctionRef<uint64_t(uint64_t ticket)> note);
   // Takes no more tasks; those that it has run. Returns at once.
   void close();
   // Until the thread has ended. Not on the thread itself. REQUIRES: close() was called.

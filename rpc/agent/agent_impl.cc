@@ -225,8 +225,8 @@ void AgentImpl::join_threads() {
 // not wait for it indefinitely.
 absl::Status AgentImpl::end_threads() {
   std::shared_ptr<Agent> keep = runtime.agent.lock();
-  const absl::Duration patience = runtime.options.handler_patience;
-  if (keep == nullptr || patience == absl::InfiniteDuration()) {
+  const absl::Duration timeout = runtime.options.handler_timeout;
+  if (keep == nullptr || timeout == absl::InfiniteDuration()) {
     join_threads();
     return absl::OkStatus();
   }
@@ -237,7 +237,7 @@ absl::Status AgentImpl::end_threads() {
     join_threads();
     promise.set_value();
   });
-  if (joined.wait_for(absl::ToChronoNanoseconds(patience)) == std::future_status::ready) {
+  if (joined.wait_for(absl::ToChronoNanoseconds(timeout)) == std::future_status::ready) {
     joiner.join();
     return absl::OkStatus();
   }
@@ -246,10 +246,10 @@ absl::Status AgentImpl::end_threads() {
   for (const ServedCalls::UnderWay& call : server->calls().calls_under_way()) {
     callees.insert(absl::StrCat("\"", call.callee, "\""));
   }
-  absl::Status left = absl::DeadlineExceededError(absl::StrCat(
-      "handlers of worker \"", runtime.self.name, "\" still run ", absl::FormatDuration(patience),
-      " after its shutdown has cancelled their calls, and their threads are left behind: ",
-      absl::StrJoin(callees, ", "), "; let them look at CallContext::current()->cancelled()"));
+  absl::Status left = absl::DeadlineExceededError(
+      absl::StrCat("handlers of worker \"", runtime.self.name, "\" still run ", absl::FormatDuration(timeout),
+                   " after its shutdown has cancelled their calls, and their threads are left behind: ",
+                   absl::StrJoin(callees, ", "), "; let them look at CallContext::current()->cancelled()"));
   log(LogLevel::kError, left.message());
   return left;
 }

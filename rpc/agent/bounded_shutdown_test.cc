@@ -174,7 +174,7 @@ TEST(BoundedShutdown, HandlerThatIgnoresItsTokenIsNamedAndLeftBehind) {
   const int descriptors = transport::count_descriptors();
   for (const bool graceful : {false, true}) {
     RpcBackendOptions options = with_store(absl::Seconds(30));
-    options.handler_patience = absl::Milliseconds(200);
+    options.handler_timeout = absl::Milliseconds(200);
     stubborn_started() = Promise<void>();
     stubborn_may_end() = false;
     auto agent = Agent::start("only", 0, 1, options);

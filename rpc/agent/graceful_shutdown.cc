@@ -219,10 +219,10 @@ class GracefulShutdown {
     const absl::Time asked = Clock::system().now();
     const absl::Time soon = asked + kLivenessCheck;
     // A worker that was never called is connected to first, which a silent one holds up on each transport.
-    const absl::Duration patience = 2 * parts_.runtime.options.connect_timeout +
-                                    parts_.runtime.options.heartbeat.dead_after +
-                                    parts_.runtime.options.heartbeat.suspect_after;
-    const absl::Time late = std::min(deadline_, soon + patience);
+    const absl::Duration timeout = 2 * parts_.runtime.options.connect_timeout +
+                                   parts_.runtime.options.heartbeat.dead_after +
+                                   parts_.runtime.options.heartbeat.suspect_after;
+    const absl::Time late = std::min(deadline_, soon + timeout);
     const auto with_both = [&](const absl::Status& ended) {
       if (absl::IsAborted(ended) || ended == status) return ended;
       return absl::UnavailableError(absl::StrCat(ended.message(), "; ", status.message()));

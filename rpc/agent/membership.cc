@@ -21,8 +21,8 @@ absl::Status Membership::join(std::shared_ptr<store::Store> store, int rank, int
   GRADWIRE_ASSIGN_OR_RETURN(
       Directory::Group group,
       directory_->join(runtime_.self, world_size_, record, runtime_.options.join_timeout,
-                       [this](const proto::WorkerRecord& other, absl::Duration patience) {
-                         return peers_.look_for(other, patience);
+                       [this](const proto::WorkerRecord& other, absl::Duration timeout) {
+                         return peers_.look_for(other, timeout);
                        }));
   runtime_.self = group.self;
   for (const Worker& gone : group.gone) references_.forget(gone.incarnation);

@@ -15,7 +15,7 @@
 namespace gradwire::rpc {
 namespace {
 
-constexpr absl::Duration kPatience = absl::Seconds(60);
+constexpr absl::Duration kTimeout = absl::Seconds(60);
 
 struct Box {
   explicit Box(int64_t start) : value(start) {}
@@ -70,14 +70,14 @@ class StoreLoss : public ::testing::Test {
 TEST_F(StoreLoss, OwnerCutOffAloneKeepsWhatADeadHolderPassedToAStranger) {
   auto owner = start("owner", cut_);
   auto holder = start("holder");
-  owner->wait_for_worker("holder", kPatience);
+  owner->wait_for_worker("holder", kTimeout);
   std::optional<RRef<Box>> box = holder->remote<Box>("owner", int64_t{7});
   box->confirmed().wait();
   cut_->cut();
   ASSERT_TRUE(eventually([&] { return misses_the_store(owner); }));
   // The owner does not know this one: it cannot ask it what it has of the dead.
   auto stranger = start("stranger");
-  holder->wait_for_worker("stranger", kPatience);
+  holder->wait_for_worker("stranger", kTimeout);
   holder->rpc_sync<&keep>("stranger", *box);
   holder->shutdown(/*graceful=*/false);
   ASSERT_TRUE(eventually([&] { return is_gone(owner, "holder"); }));
@@ -97,7 +97,7 @@ TEST_F(StoreLoss, OwnerCutOffAloneKeepsWhatADeadHolderPassedToAStranger) {
 TEST_F(StoreLoss, WorkerCutOffAnswersForTheDeathOfAStranger) {
   auto owner = start("owner");
   auto witness = start("witness", cut_);
-  owner->wait_for_worker("witness", kPatience);
+  owner->wait_for_worker("witness", kTimeout);
   cut_->cut();
   ASSERT_TRUE(eventually([&] { return misses_the_store(witness); }));
   auto holder = start("holder");
@@ -117,7 +117,7 @@ TEST_F(StoreLoss, WorkerCutOffAnswersForTheDeathOfAStranger) {
 TEST_F(StoreLoss, ValuesOfTheDeadStayUntilTheLogCanBeRead) {
   auto owner = start("owner", cut_);
   auto holder = start("holder", cut_);
-  owner->wait_for_worker("holder", kPatience);
+  owner->wait_for_worker("holder", kTimeout);
   const RRef<Box> box = holder->remote<Box>("owner", int64_t{7});
   box.confirmed().wait();
   cut_->cut();

@@ -111,8 +111,8 @@ void Server::on_request(const Worker& from, const std::shared_ptr<Link>& link, E
   }
 }
 
-// Before it queues: a call that waits at the gate of its context must not hold the turn of one that has
-// passed it.
+// Before it queues: a call that waits at the step barrier of its context must not hold the turn of one that
+// has passed it.
 void Server::admit(std::shared_ptr<ServedCall> call, std::shared_ptr<Strand> object_strand) {
   if (!call->incoming().request().arguments().has_graph()) {
     enqueue(std::move(call), object_strand);

@@ -41,7 +41,7 @@ class GroupView {
 //
 // In each state it may hold: a peer may see a join before we do. A message from or about a worker that our
 // view does not have yet waits until the view catches up, and what follows it on the connection waits behind
-// it. A Hello waits until the connection is given up, another message until its patience is over.
+// it. A Hello waits until the connection is given up, another message until its timeout is over.
 //
 // Not thread-safe.
 class Handshake {
@@ -73,9 +73,9 @@ class Handshake {
   // kHold was followed: later messages wait too, until released().
   void hold() { holds_ = true; }
   void released() { holds_ = impatient_ = limited_ = false; }
-  // Whether a timer must be started now, whose end is lose_patience(). A Hello has a timer of its own.
+  // Whether a timer must be started now, whose end is expire_timeout(). A Hello has a timer of its own.
   bool limit_wait() { return introduced_ && !std::exchange(limited_, true); }
-  void lose_patience() { impatient_ = true; }
+  void expire_timeout() { impatient_ = true; }
 
   bool holds() const { return holds_; }
   bool introduced() const { return introduced_; }

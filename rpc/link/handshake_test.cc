@@ -132,7 +132,7 @@ TEST_F(HandshakeTest, WhoeverMadeTheConnectionKnowsWhoMustAnswer) {
   expect_refused(made_, hello("late", 66, 0), absl::StatusCode::kNotFound, "is not the one that joined");
 }
 
-TEST_F(HandshakeTest, MessageAboutAStrangerWaitsUntilThePatienceIsOver) {
+TEST_F(HandshakeTest, MessageAboutAStrangerWaitsUntilTheTimeoutIsOver) {
   // A Hello has a timer of its own.
   EXPECT_FALSE(came_in_.limit_wait());
   came_in_.admitted(hello("other", 22).hello());
@@ -141,7 +141,7 @@ TEST_F(HandshakeTest, MessageAboutAStrangerWaitsUntilThePatienceIsOver) {
   EXPECT_TRUE(came_in_.holds());
   EXPECT_TRUE(came_in_.limit_wait());
   EXPECT_FALSE(came_in_.limit_wait());
-  came_in_.lose_patience();
+  came_in_.expire_timeout();
   EXPECT_EQ(came_in_.receive(request(66), group_).action, Action::kDeliver);
   came_in_.released();
   EXPECT_FALSE(came_in_.holds());

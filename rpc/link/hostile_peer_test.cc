@@ -78,8 +78,8 @@ class HostilePeer : public ::testing::Test {
   }
 
   static bool closed_by_agent(const Descriptor& socket) {
-    timeval patience = {60, 0};
-    ::setsockopt(socket.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+    timeval timeout = {60, 0};
+    ::setsockopt(socket.get(), SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout));
     char bytes[512];
     ssize_t got = 0;
     while ((got = ::recv(socket.get(), bytes, sizeof(bytes), 0)) > 0) {

@@ -159,7 +159,7 @@ void Link::limit_wait_locked() {
     if (link == nullptr) return;
     {
       MutexLock lock(link->mutex_);
-      link->handshake_.lose_patience();
+      link->handshake_.expire_timeout();
     }
     link->release();
   });

@@ -96,7 +96,7 @@ class Link : public LinkSender, public transport::ConnectionListener {
   void leave(const proto::Goodbye& goodbye);
   // Whether a connection that came in shows that its kind leads to the other side's listener too.
   bool leads_back(const Peer& peer) const;
-  // Has release() called when the patience with what is held is over.
+  // Has release() called when the timeout with what is held is over.
   void limit_wait_locked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   Context& context_;

@@ -60,8 +60,8 @@ class Peers : public PeerTable, private Link::Host, private HeartbeatMonitor::Ho
   // The worker is dead, or has left. Does nothing the second time.
   void lose(const Worker& worker, WorkerState state, const absl::Status& reason);
   // Whether a process listens at the address of a worker that is not a member here.
-  Directory::Life look_for(const proto::WorkerRecord& record, absl::Duration patience) {
-    return rpc::look_for(transports_, self_.name, record, patience);
+  Directory::Life look_for(const proto::WorkerRecord& record, absl::Duration timeout) {
+    return rpc::look_for(transports_, self_.name, record, timeout);
   }
 
   // The link that requests to the peer go on; made if necessary. Unavailable when the worker is lost,

@@ -19,7 +19,7 @@
 namespace gradwire::rpc {
 namespace {
 
-constexpr absl::Duration kPatience = absl::Seconds(30);
+constexpr absl::Duration kTimeout = absl::Seconds(30);
 
 // A way of connecting that never works: each connection ends as soon as it is made, or none is.
 class BrokenTransport : public transport::Transport {
@@ -81,8 +81,8 @@ class RecordingSink : public Peers::Sink {
     changed_.notify_all();
   }
 
-  bool wait_until_lost(absl::Duration patience) {
-    const absl::Time deadline = absl::Now() + patience;
+  bool wait_until_lost(absl::Duration timeout) {
+    const absl::Time deadline = absl::Now() + timeout;
     MutexLock lock(mutex_);
     while (!lost_ && absl::Now() < deadline) changed_.wait_for(mutex_, deadline - absl::Now());
     return lost_;
@@ -94,7 +94,7 @@ class RecordingSink : public Peers::Sink {
 
   // The calls that came, once there is one with this id.
   bool has_request(uint64_t id) {
-    const absl::Time deadline = absl::Now() + kPatience;
+    const absl::Time deadline = absl::Now() + kTimeout;
     MutexLock lock(mutex_);
     while (true) {
       for (const auto& request : requests_) {
@@ -146,7 +146,7 @@ TEST_P(FallBack, NextTransportTakesOver) {
   const std::shared_ptr<Peer> peer = *caller.peers.find("callee", -1);
   uint64_t id = 0;
   // What was sent on the broken link is lost; what comes after goes the other way.
-  const absl::Time deadline = absl::Now() + kPatience;
+  const absl::Time deadline = absl::Now() + kTimeout;
   while (absl::Now() < deadline) {
     auto link = caller.peers.link_to(peer);
     ASSERT_TRUE(link.ok()) << link.status();
@@ -202,7 +202,7 @@ TEST(Peers, WorkerThatHasEndedMakesNoWarningAboutTransports) {
   callee.peers.shutdown(absl::CancelledError("done"), absl::Seconds(5));
   // Neither transport reaches it now.
   (void)caller.peers.link_to(*caller.peers.find("callee", -1));
-  EXPECT_TRUE(caller.sink.wait_until_lost(kPatience));
+  EXPECT_TRUE(caller.sink.wait_until_lost(kTimeout));
   EXPECT_THAT(::testing::internal::GetCapturedStderr(), ::testing::Not(::testing::HasSubstr("does without")));
   caller.peers.shutdown(absl::CancelledError("done"), absl::Seconds(5));
 }
@@ -245,7 +245,7 @@ class Refused : public ::testing::Test {
 
 TEST_F(Refused, InTheSameNetworkItIsDead) {
   call(nullptr);
-  EXPECT_TRUE(caller_->sink.wait_until_lost(kPatience));
+  EXPECT_TRUE(caller_->sink.wait_until_lost(kTimeout));
 }
 
 // A container whose port is not published: others may reach it all the same.
@@ -253,7 +253,7 @@ class RefusedElsewhere : public Refused, public ::testing::WithParamInterface<co
 
 TEST_P(RefusedElsewhere, ItIsSuspectAndTriedAgain) {
   call(GetParam());
-  const absl::Time deadline = absl::Now() + kPatience;
+  const absl::Time deadline = absl::Now() + kTimeout;
   while (transport_->attempts() < 5 && absl::Now() < deadline) {
     ASSERT_FALSE(caller_->sink.wait_until_lost(absl::Milliseconds(1)));
   }

@@ -26,8 +26,8 @@ class SignOfLife : public transport::ConnectionListener {
     end(transport::is_refused(reason) ? Life::kDead : Life::kUnknown);
   }
 
-  Life wait(absl::Duration patience) {
-    const absl::Time deadline = Clock::system().now() + patience;
+  Life wait(absl::Duration timeout) {
+    const absl::Time deadline = Clock::system().now() + timeout;
     MutexLock lock(mutex_);
     while (!ended_ && Clock::system().now() < deadline) {
       changed_.wait_for(mutex_, deadline - Clock::system().now());
@@ -53,7 +53,7 @@ class SignOfLife : public transport::ConnectionListener {
 }  // namespace
 
 Life look_for(const Transports& transports, const std::string& asks, const proto::WorkerRecord& record,
-              absl::Duration patience) {
+              absl::Duration timeout) {
   // A Hello of nobody, which an agent answers with a Goodbye.
   proto::Envelope envelope;
   proto::Hello& hello = *envelope.mutable_hello();
@@ -69,10 +69,10 @@ Life look_for(const Transports& transports, const std::string& asks, const proto
       }
       ++tried;
       auto sign = std::make_shared<SignOfLife>();
-      auto connection = transport->connect(address.address(), sign, patience);
+      auto connection = transport->connect(address.address(), sign, timeout);
       if (!connection.ok()) continue;
       (void)(*connection)->send({envelope.SerializeAsString(), {}});
-      const Life life = sign->wait(patience);
+      const Life life = sign->wait(timeout);
       (*connection)->close(absl::CancelledError("only asked whether somebody is there"));
       if (life == Life::kAlive) return life;
       if (life == Life::kDead) ++refused;

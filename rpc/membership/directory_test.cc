@@ -19,7 +19,7 @@ using ::testing::HasSubstr;
 using Joined = absl::StatusOr<Directory::Group>;
 using Life = Directory::Life;
 
-constexpr absl::Duration kPatience = absl::Seconds(30);
+constexpr absl::Duration kTimeout = absl::Seconds(30);
 
 // What a directory told of the group, as text, in order.
 class Told : public Directory::Listener {
@@ -34,7 +34,7 @@ class Told : public Directory::Listener {
 
   // The events so far, once there are `count`.
   std::vector<std::string> wait(std::size_t count) {
-    const absl::Time deadline = absl::Now() + kPatience;
+    const absl::Time deadline = absl::Now() + kTimeout;
     MutexLock lock(mutex_);
     while (events_.size() < count && absl::Now() < deadline)
       changed_.wait_for(mutex_, deadline - absl::Now());
@@ -55,7 +55,7 @@ class Told : public Directory::Listener {
 class DirectoryTest : public testing::Test {
  protected:
   Joined join(Directory& directory, const std::string& name, int id, int world_size,
-              absl::Duration timeout = kPatience, Life life = Life::kAlive) {
+              absl::Duration timeout = kTimeout, Life life = Life::kAlive) {
     const Worker self{name, id, ++next_incarnation_};
     proto::WorkerRecord record;
     record.set_name(name);
@@ -132,7 +132,7 @@ TEST_F(DirectoryTest, LateWorkerWaitsUntilTheRefusedHaveHeard) {
   store_->set("log/0/1", refusal.SerializeAsString());
   auto late = std::async(std::launch::async, [&] { return join(a_, "a", 0, 3).status(); });
   // That it has been told.
-  EXPECT_TRUE(store_->try_get("log/0/2", kPatience).ok());
+  EXPECT_TRUE(store_->try_get("log/0/2", kTimeout).ok());
   EXPECT_EQ(late.wait_for(std::chrono::milliseconds(50)), std::future_status::timeout);
   leave.mutable_leave()->set_incarnation(7);
   store_->set("log/0/3", leave.SerializeAsString());
@@ -183,7 +183,7 @@ TEST_F(DirectoryTest, PlaceOfADeadWorkerIsTakenOver) {
   const Joined first = join(a_, "a", 0, 1);
   ASSERT_TRUE(first.ok());
   a_.follow(told_by_a_);
-  const Joined second = join(b_, "a", 0, 1, kPatience, Life::kDead);
+  const Joined second = join(b_, "a", 0, 1, kTimeout, Life::kDead);
   ASSERT_TRUE(second.ok()) << second.status();
   EXPECT_NE(second->self.incarnation, first->self.incarnation);
   ASSERT_EQ(second->gone.size(), 1u);
@@ -199,7 +199,7 @@ TEST_F(DirectoryTest, PlaceOfAWorkerOfUnknownStateIsWaitedFor) {
   EXPECT_EQ(unknown.status().code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_THAT(unknown.status().message(), HasSubstr("whether that worker still lives"));
   Joined waited;
-  std::thread waiting([&] { waited = join(c_, "a", -1, 0, kPatience, Life::kUnknown); });
+  std::thread waiting([&] { waited = join(c_, "a", -1, 0, kTimeout, Life::kUnknown); });
   ASSERT_TRUE(a_.leave().ok());
   waiting.join();
   ASSERT_TRUE(waited.ok()) << waited.status();

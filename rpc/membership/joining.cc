@@ -17,7 +17,7 @@ using What = Roster::Change::What;
 namespace {
 
 // How long a worker is given to show that it lives.
-constexpr absl::Duration kPatience = absl::Seconds(2);
+constexpr absl::Duration kTimeout = absl::Seconds(2);
 constexpr absl::Duration kToBeHeard = absl::Seconds(10);
 // How long workers that come late learn why the group did not form. One that comes after that is of another
 // attempt.
@@ -125,7 +125,7 @@ absl::Status Joining::make_way(const Roster::Change& refused) {
       return absl::OkStatus();  // Gone meanwhile.
   }
   Life life = options_.probe(records_[other.incarnation],
-                             std::min(kPatience, std::max(left_until(deadline_), GroupLog::kAgain)));
+                             std::min(kTimeout, std::max(left_until(deadline_), GroupLog::kAgain)));
   // A member that is refused is about to leave.
   if (life == Life::kAlive && log_.formation().is_refused(other.incarnation)) life = Life::kUnknown;
   if (life == Life::kAlive) return refuse(conflict);

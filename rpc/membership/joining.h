@@ -27,7 +27,7 @@ class Joining {
  public:
   // Whether the worker that wrote a record still lives, which takes up to the time given.
   enum class Life { kAlive, kDead, kUnknown };
-  using Probe = std::function<Life(const proto::WorkerRecord& record, absl::Duration patience)>;
+  using Probe = std::function<Life(const proto::WorkerRecord& record, absl::Duration timeout)>;
 
   struct Group {
     // Oneself, the id assigned if it was -1.

@@ -14,7 +14,7 @@
 namespace gradwire::rpc::testing {
 namespace {
 
-constexpr absl::Duration kPatience = absl::Seconds(60);
+constexpr absl::Duration kTimeout = absl::Seconds(60);
 
 }  // namespace
 
@@ -97,7 +97,7 @@ ScriptedWorker::ScriptedWorker(Network& network, std::shared_ptr<store::Store> s
   proto::Address& entry = *record.add_addresses();
   entry.set_transport("tcp");
   entry.set_address(*address);
-  auto group = directory_.join(self_, 0, record, kPatience, [](const proto::WorkerRecord&, absl::Duration) {
+  auto group = directory_.join(self_, 0, record, kTimeout, [](const proto::WorkerRecord&, absl::Duration) {
     return Directory::Life::kUnknown;
   });
   EXPECT_TRUE(group.ok()) << group.status();
@@ -135,7 +135,7 @@ std::shared_ptr<ScriptedLink> ScriptedWorker::open(const Agent& agent) {
     for (const proto::Address& address : parsed.join().worker().addresses()) {
       if (address.transport() != "tcp") continue;
       auto listener = std::make_shared<transport::RecordingListener>();
-      auto connection = transport_->connect(address.address(), listener, kPatience);
+      auto connection = transport_->connect(address.address(), listener, kTimeout);
       if (connection.ok()) return std::make_shared<ScriptedLink>(*connection, listener);
     }
   }
@@ -154,7 +154,7 @@ std::shared_ptr<ScriptedLink> ScriptedWorker::accepted(std::size_t index) {
   std::shared_ptr<ScriptedLink> link;
   bool greet = false;
   {
-    const absl::Time deadline = absl::Now() + kPatience;
+    const absl::Time deadline = absl::Now() + kTimeout;
     MutexLock lock(mutex_);
     while (accepted_.size() <= index && absl::Now() < deadline) {
       changed_.wait_for(mutex_, deadline - absl::Now());

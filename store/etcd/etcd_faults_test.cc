@@ -20,7 +20,7 @@ namespace {
 
 using testing::HasSubstr;
 
-constexpr absl::Duration kPatience = absl::Seconds(60);
+constexpr absl::Duration kTimeout = absl::Seconds(60);
 
 class EtcdFaults : public testing::Test {
  protected:
@@ -30,7 +30,7 @@ class EtcdFaults : public testing::Test {
   }
   std::shared_ptr<EtcdStore> connect() {
     return std::make_shared<EtcdStore>(std::vector<std::string>{etcd_->endpoint()}, "job",
-                                       EtcdStoreOptions{.timeout = kPatience});
+                                       EtcdStoreOptions{.timeout = kTimeout});
   }
 
   std::unique_ptr<EtcdProcess> etcd_;
@@ -121,7 +121,7 @@ class EtcdCut : public EtcdFaults {
     proxy_ = std::make_unique<CuttingProxy>(etcd_->port());
     direct_ = connect();
     store_ = std::make_shared<EtcdStore>(std::vector<std::string>{absl::StrCat("127.0.0.1:", proxy_->port())},
-                                         "job", EtcdStoreOptions{.timeout = kPatience});
+                                         "job", EtcdStoreOptions{.timeout = kTimeout});
   }
 
   std::unique_ptr<CuttingProxy> proxy_;
@@ -148,7 +148,7 @@ TEST_F(EtcdCut, AddsAndCompareSetsWhoseAnswersAreLostHappenOnce) {
   direct_->set("counter", "0");
   direct_->set("chain", "0");
   std::atomic<int> adds_lost{0}, links_lost{0};
-  const absl::Time deadline = absl::Now() + kPatience;
+  const absl::Time deadline = absl::Now() + kTimeout;
   const auto enough = [&] { return (adds_lost >= kLost && links_lost >= kLost) || absl::Now() >= deadline; };
   std::thread cutter([&] {
     while (!enough()) {
@@ -220,7 +220,7 @@ TEST_F(EtcdFaults, EtcdThatHangsIsGivenUpAtTheDeadline) {
 
 TEST_F(EtcdFaults, NextEndpointIsTriedWhenOneIsUnavailable) {
   const std::string nobody = absl::StrCat("127.0.0.1:", free_port());
-  EtcdStore store({nobody, etcd_->endpoint()}, "job", {.timeout = kPatience});
+  EtcdStore store({nobody, etcd_->endpoint()}, "job", {.timeout = kTimeout});
   store.set("key", "value");
   EXPECT_EQ(store.get("key"), "value");
   EXPECT_EQ(connect()->get("key"), "value");
@@ -231,7 +231,7 @@ TEST_F(EtcdFaults, StoreMayComeBeforeEtcd) {
   absl::StatusOr<std::string> got = absl::UnknownError("not run");
   {
     const std::jthread early([&] {
-      const auto store = EtcdStore::open({etcd_->endpoint()}, "job", {.timeout = kPatience});
+      const auto store = EtcdStore::open({etcd_->endpoint()}, "job", {.timeout = kTimeout});
       got = store.ok() ? (*store)->try_get("key") : store.status();
     });
     etcd_->start();
@@ -261,8 +261,8 @@ class Babbler {
         ::send(peer.get(), words_.data(), words_.size(), MSG_NOSIGNAL);
         // Until the peer has had enough.
         char bytes[4096];
-        timeval patience = {1, 0};
-        ::setsockopt(peer.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+        timeval timeout = {1, 0};
+        ::setsockopt(peer.get(), SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout));
         while (::recv(peer.get(), bytes, sizeof(bytes), 0) > 0) {
         }
       }
@@ -305,7 +305,7 @@ TEST(EtcdGarbage, AnotherGrpcServerIsToldApart) {
   builder.RegisterService(&service);
   const auto server = builder.BuildAndStart();
   const absl::Status status =
-      EtcdStore::open({absl::StrCat("127.0.0.1:", port)}, "job", {.timeout = kPatience}).status();
+      EtcdStore::open({absl::StrCat("127.0.0.1:", port)}, "job", {.timeout = kTimeout}).status();
   EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
 }
 
@@ -340,7 +340,7 @@ TEST(EtcdGarbage, AnswersThatCannotBeRightAreErrors) {
   builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
   builder.RegisterService(&liar);
   const auto server = builder.BuildAndStart();
-  EtcdStore store({absl::StrCat("127.0.0.1:", port)}, "job", {.timeout = kPatience});
+  EtcdStore store({absl::StrCat("127.0.0.1:", port)}, "job", {.timeout = kTimeout});
   for (liar.mode = 0; liar.mode < 4; ++liar.mode) {
     EXPECT_TRUE(absl::IsFailedPrecondition(store.try_set("key", "value"))) << liar.mode;
     EXPECT_TRUE(absl::IsFailedPrecondition(store.try_add("key", 1).status())) << liar.mode;

@@ -21,18 +21,18 @@
 namespace gradwire::store {
 namespace {
 
-constexpr absl::Duration kPatience = absl::Seconds(60);
+constexpr absl::Duration kTimeout = absl::Seconds(60);
 
 std::shared_ptr<EtcdStore> connect(const EtcdProcess& etcd, absl::Duration lease_ttl = absl::ZeroDuration()) {
   return std::make_shared<EtcdStore>(std::vector<std::string>{etcd.endpoint()}, "job",
-                                     EtcdStoreOptions{.timeout = kPatience, .lease_ttl = lease_ttl});
+                                     EtcdStoreOptions{.timeout = kTimeout, .lease_ttl = lease_ttl});
 }
 
 // No key of these tests begins with another.
-bool gone(EtcdStore& store, const std::string& key) { return *store.try_num_keys_under(key, kPatience) == 0; }
+bool gone(EtcdStore& store, const std::string& key) { return *store.try_num_keys_under(key, kTimeout) == 0; }
 
 void await_gone(EtcdStore& store, const std::string& key) {
-  const absl::Time deadline = absl::Now() + kPatience;
+  const absl::Time deadline = absl::Now() + kTimeout;
   while (!gone(store, key) && absl::Now() < deadline) ::usleep(20'000);
 }
 
@@ -56,7 +56,7 @@ TEST(EtcdLease, KeysOfAKilledProcessGo) {
   EXPECT_TRUE(gone(*store, "alive"));
   EXPECT_TRUE(gone(*store, "counter"));
   EXPECT_FALSE(gone(*store, "mine"));
-  EXPECT_LT(absl::Now() - start, kPatience / 2);  // The lease's 2 s, and etcd's own pace.
+  EXPECT_LT(absl::Now() - start, kTimeout / 2);  // The lease's 2 s, and etcd's own pace.
 }
 
 TEST(EtcdLease, IsKeptAliveWhileTheStoreLives) {
@@ -103,7 +103,7 @@ TEST(EtcdLease, ClosingEndsSoonWhenEtcdIsGone) {
   etcd.stop();
   const absl::Time start = absl::Now();
   store.reset();
-  EXPECT_LT(absl::Now() - start, kPatience / 2);
+  EXPECT_LT(absl::Now() - start, kTimeout / 2);
   etcd.carry_on();
 }
 
@@ -115,24 +115,24 @@ TEST(EtcdLease, DeadlineIsKeptWhileAnotherCallAsksForTheLease) {
                     clock);
   // The connection is there before etcd hangs.
   EtcdLease other(client, absl::Seconds(30), "other", clock);
-  ASSERT_TRUE(other.id(clock.now() + kPatience).ok());
+  ASSERT_TRUE(other.id(clock.now() + kTimeout).ok());
   EtcdLease lease(client, absl::Seconds(30), "EtcdStore \"job\"", clock);
   etcd.stop();
   absl::StatusOr<int64_t> patient;
-  std::thread asking([&] { patient = lease.id(clock.now() + 2 * kPatience); });
+  std::thread asking([&] { patient = lease.id(clock.now() + 2 * kTimeout); });
   // Until the patient call is the one that asks: it may come second.
   const absl::Time start = clock.now();
   absl::Status waited;
   do {
     waited = lease.id(clock.now() + absl::Milliseconds(100)).status();
     EXPECT_TRUE(absl::IsDeadlineExceeded(waited) || absl::IsUnavailable(waited)) << waited;
-  } while (!absl::StrContains(waited.message(), "another call") && clock.now() - start < kPatience);
-  EXPECT_LT(clock.now() - start, kPatience);
+  } while (!absl::StrContains(waited.message(), "another call") && clock.now() - start < kTimeout);
+  EXPECT_LT(clock.now() - start, kTimeout);
   EXPECT_TRUE(absl::StrContains(waited.message(), "the EtcdStore \"job\" got no lease")) << waited;
   etcd.carry_on();
   asking.join();
   ASSERT_TRUE(patient.ok()) << patient.status();
-  EXPECT_EQ(*lease.id(clock.now() + kPatience), *patient);
+  EXPECT_EQ(*lease.id(clock.now() + kTimeout), *patient);
 }
 
 }  // namespace

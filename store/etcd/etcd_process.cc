@@ -34,7 +34,7 @@ extern "C" const char* __lsan_default_suppressions() { return "leak:libcares.so\
 namespace gradwire::store {
 namespace {
 
-constexpr absl::Duration kPatience = absl::Seconds(60);
+constexpr absl::Duration kTimeout = absl::Seconds(60);
 
 // The socket in its folder at which etcd says how it is, without TLS and users; the name is of a host and a
 // port to etcd.
@@ -115,7 +115,7 @@ void EtcdProcess::start() {
 // That it takes connections does not suffice: an etcd that is killed before its first election has been
 // written down has no member to elect when it is started again, and waits for ever.
 bool EtcdProcess::answers() {
-  const absl::Time deadline = absl::Now() + kPatience;
+  const absl::Time deadline = absl::Now() + kTimeout;
   while (absl::Now() < deadline) {
     if (::waitpid(pid_, nullptr, WNOHANG) == pid_) {
       pid_ = 0;
@@ -136,8 +136,8 @@ bool EtcdProcess::healthy() const {
   absl::SNPrintF(address.sun_path, sizeof(address.sun_path), "/proc/self/fd/%d/%s", folder.get(), kHealth);
   if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0)
     return false;
-  const timeval patience = {5, 0};
-  ::setsockopt(socket.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+  const timeval timeout = {5, 0};
+  ::setsockopt(socket.get(), SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout));
   constexpr absl::string_view kQuestion = "GET /health HTTP/1.0\r\n\r\n";
   if (::send(socket.get(), kQuestion.data(), kQuestion.size(), MSG_NOSIGNAL) < 0) return false;
   std::string answer;

@@ -17,7 +17,7 @@ namespace {
 
 using testing::HasSubstr;
 
-constexpr absl::Duration kPatience = absl::Seconds(60);
+constexpr absl::Duration kTimeout = absl::Seconds(60);
 
 // An authority, a server's certificate for localhost, and a client's, made by the openssl program.
 class Certificates {
@@ -71,10 +71,10 @@ TEST(EtcdTls, ClientAndServerKnowOneAnother) {
   const EtcdSecurity security = {.authority_file = certificates.file("authority.pem"),
                                  .certificate_file = certificates.file("client.pem"),
                                  .key_file = certificates.file("client.key")};
-  const absl::Status status = open_and_use(etcd.endpoint(), security, kPatience);
+  const absl::Status status = open_and_use(etcd.endpoint(), security, kTimeout);
   EXPECT_TRUE(status.ok()) << status;
   // Without the scheme too.
-  EXPECT_TRUE(open_and_use(absl::StrCat("localhost:", etcd.port()), security, kPatience).ok());
+  EXPECT_TRUE(open_and_use(absl::StrCat("localhost:", etcd.port()), security, kTimeout).ok());
 }
 
 TEST(EtcdTls, StrangersAreRefused) {
@@ -151,27 +151,27 @@ class EtcdPassword : public testing::Test {
 
 TEST_F(EtcdPassword, UserWithItIsServed) {
   const absl::Status status =
-      open_and_use(etcd_->endpoint(), {.user = "worker", .password = "secret"}, kPatience);
+      open_and_use(etcd_->endpoint(), {.user = "worker", .password = "secret"}, kTimeout);
   EXPECT_TRUE(status.ok()) << status;
 }
 
 TEST_F(EtcdPassword, WrongOneNamesUserAndEndpointAtOnce) {
   const absl::Time start = absl::Now();
   const absl::Status status =
-      open_and_use(etcd_->endpoint(), {.user = "worker", .password = "sekret"}, kPatience);
+      open_and_use(etcd_->endpoint(), {.user = "worker", .password = "sekret"}, kTimeout);
   EXPECT_TRUE(absl::IsUnauthenticated(status)) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr("worker"));
   EXPECT_THAT(std::string(status.message()), HasSubstr(absl::StrCat("localhost:", etcd_->port())));
   EXPECT_THAT(std::string(status.message()), testing::Not(HasSubstr("sekret")));
-  const absl::Status none = open_and_use(etcd_->endpoint(), {}, kPatience);
+  const absl::Status none = open_and_use(etcd_->endpoint(), {}, kTimeout);
   EXPECT_TRUE(absl::IsUnauthenticated(none)) << none;
   EXPECT_THAT(std::string(none.message()), HasSubstr("security.user"));
-  EXPECT_LT(absl::Now() - start, kPatience / 2);
+  EXPECT_LT(absl::Now() - start, kTimeout / 2);
 }
 
 TEST_F(EtcdPassword, UserWithoutTheRoleIsDeniedAndToldWhatToDo) {
   for (const absl::Status& status :
-       {open_and_use(etcd_->endpoint(), {.user = "guest", .password = "welcome"}, kPatience),
+       {open_and_use(etcd_->endpoint(), {.user = "guest", .password = "welcome"}, kTimeout),
         EtcdStore::open({etcd_->endpoint()}, "elsewhere",
                         {.security = {.user = "worker", .password = "secret"}})
             .status()}) {
@@ -182,7 +182,7 @@ TEST_F(EtcdPassword, UserWithoutTheRoleIsDeniedAndToldWhatToDo) {
 }
 
 TEST_F(EtcdPassword, TokenIsRenewedWhenEtcdHasForgottenIt) {
-  const EtcdStoreOptions options = {.timeout = kPatience,
+  const EtcdStoreOptions options = {.timeout = kTimeout,
                                     .security = {.user = "worker", .password = "secret"}};
   EtcdStore store({etcd_->endpoint()}, "job", options), other({etcd_->endpoint()}, "job", options);
   store.set("key", "one");
@@ -203,7 +203,7 @@ TEST(EtcdNoPassword, GivenWhereNoneIsAskedForIsNoError) {
   GRADWIRE_NEED_ETCD();
   EtcdProcess etcd;
   const absl::Status status =
-      open_and_use(etcd.endpoint(), {.user = "worker", .password = "secret"}, kPatience);
+      open_and_use(etcd.endpoint(), {.user = "worker", .password = "secret"}, kTimeout);
   EXPECT_TRUE(status.ok()) << status;
 }
 

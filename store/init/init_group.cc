@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "gradwire/base/error.h"
-#include "gradwire/store/formation/roll_call.h"
+#include "gradwire/store/formation/group_formation.h"
 #include "gradwire/store/init/init_internal.h"
 #include "gradwire/store/memory/limits.h"
 #include "gradwire/store/prefix_store.h"
@@ -49,11 +49,11 @@ absl::StatusOr<Rendezvous> join_group(std::shared_ptr<Store> store, const InitRe
   auto book = std::make_shared<PrefixStore>(absl::StrCat("rendezvous/", group), store);
   GRADWIRE_ASSIGN_OR_RETURN(
       const Place place,
-      call_roll(*book, {.rank = request.rank,
-                        .world_size = request.world_size,
-                        .deadline = request.deadline,
-                        .may_end_store = request.store_is_forgotten || is_hosted_here(*store),
-                        .again = request.options.again}));
+      form_group(*book, {.rank = request.rank,
+                         .world_size = request.world_size,
+                         .deadline = request.deadline,
+                         .may_end_store = request.store_is_forgotten || is_hosted_here(*store),
+                         .again = request.options.again}));
   auto own =
       std::make_shared<PrefixStore>(absl::StrCat("group/", group, "/", place.number), std::move(store));
   own->set_timeout(request.options.timeout);

@@ -29,7 +29,7 @@ struct InitRequest {
 // The rank and world size must be possible together. InvalidArgument.
 absl::Status check_rank(const InitRequest& request);
 
-// What every method does once it has a store: finds the others in it (store/formation/roll_call.h), and
+// What every method does once it has a store: finds the others in it (store/formation/group_formation.h), and
 // narrows it down to the group.
 absl::StatusOr<Rendezvous> join_group(std::shared_ptr<Store> store, const InitRequest& request);
 

@@ -26,13 +26,13 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-constexpr absl::Duration kPatience = absl::Seconds(60);
+constexpr absl::Duration kTimeout = absl::Seconds(60);
 
 struct Member {
   std::string method;
   int rank = kUnknownRank;
   int world_size = kUnknownWorldSize;
-  RendezvousOptions options = {.timeout = kPatience, .group_name = ""};
+  RendezvousOptions options = {.timeout = kTimeout, .group_name = ""};
 };
 
 // Runs the members at once, each on a thread, and keeps what they got until all are through.
@@ -206,8 +206,8 @@ TEST(InitTcp, TakenPortIsAnErrorForRankZero) {
 
 TEST(InitTcp, GroupsOfTwoNamesShareAnAddress) {
   const std::string method = absl::StrCat("tcp://localhost:", free_port());
-  const RendezvousOptions red{.timeout = kPatience, .group_name = "red"};
-  const RendezvousOptions blue{.timeout = kPatience, .group_name = "red.1"};
+  const RendezvousOptions red{.timeout = kTimeout, .group_name = "red"};
+  const RendezvousOptions blue{.timeout = kTimeout, .group_name = "red.1"};
   std::vector<absl::StatusOr<Rendezvous>> results =
       meet({{method, 0, 2, red}, {method, 1, 2, red}, {method, 0, 1, blue}});
   for (absl::StatusOr<Rendezvous>& result : results) ASSERT_TRUE(result.ok()) << result.status();
@@ -218,7 +218,7 @@ TEST(InitTcp, GroupsOfTwoNamesShareAnAddress) {
 
 TEST(InitMethods, BadGroupNameIsRefused) {
   for (const std::string& name : {std::string("red/1"), std::string("red blue"), std::string(1 << 20, 'r')}) {
-    const RendezvousOptions options{.timeout = kPatience, .group_name = name};
+    const RendezvousOptions options{.timeout = kTimeout, .group_name = name};
     const absl::Status by_method = rendezvous("tcp://localhost:1", 0, 1, options).status();
     EXPECT_TRUE(absl::IsInvalidArgument(by_method)) << by_method;
     EXPECT_THAT(std::string(by_method.message()), HasSubstr("bad group name: got \"r"));
@@ -231,8 +231,8 @@ TEST(InitMethods, BadGroupNameIsRefused) {
 
 TEST(InitTcp, StoreThatGroupsOfTwoNamesShareEndsWithTheLast) {
   const std::string method = absl::StrCat("tcp://localhost:", free_port());
-  const RendezvousOptions red{.timeout = kPatience, .group_name = "red"};
-  const RendezvousOptions blue{.timeout = kPatience, .group_name = "blue"};
+  const RendezvousOptions red{.timeout = kTimeout, .group_name = "red"};
+  const RendezvousOptions blue{.timeout = kTimeout, .group_name = "blue"};
   absl::StatusOr<Rendezvous> first = rendezvous(method, 0, 1, red);
   ASSERT_TRUE(first.ok()) << first.status();
   absl::StatusOr<Rendezvous> second = rendezvous(method, 0, 1, blue);
@@ -314,8 +314,8 @@ TEST_P(InitMulticast, MembersFindOneAnother) {
 }
 
 TEST_P(InitMulticast, GroupsOfTwoNamesDoNotSeeOneAnother) {
-  const RendezvousOptions red{.timeout = kPatience, .group_name = "red"};
-  const RendezvousOptions blue{.timeout = kPatience, .group_name = "blue"};
+  const RendezvousOptions red{.timeout = kTimeout, .group_name = "red"};
+  const RendezvousOptions blue{.timeout = kTimeout, .group_name = "blue"};
   for (auto& result : meet({{method_, 0, 2, red}, {method_, 1, 2, red}, {method_, 0, 1, blue}})) {
     EXPECT_TRUE(result.ok()) << result.status();
   }
@@ -382,7 +382,7 @@ class InitMeeting : public testing::TestWithParam<Meeting> {
     return {method(),
             GetParam().ranks_are_given ? rank : kUnknownRank,
             world_size,
-            {.timeout = kPatience, .group_name = "world"}};
+            {.timeout = kTimeout, .group_name = "world"}};
   }
 
   static absl::Status come_extra(const Member& member) {
@@ -393,7 +393,7 @@ class InitMeeting : public testing::TestWithParam<Meeting> {
   const std::string path_ = absl::StrCat(testing::TempDir(), "/init-", random_id());
   std::optional<Environment> environment_;
   // What is told at once is told long before anybody's time is over.
-  const absl::Time soon_ = absl::Now() + kPatience / 2;
+  const absl::Time soon_ = absl::Now() + kTimeout / 2;
 };
 
 class InitMeetingOfGivenRanks : public InitMeeting {};

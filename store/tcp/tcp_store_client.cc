@@ -82,7 +82,7 @@ absl::Status TcpStoreClient::pause(absl::Duration duration) {
   return absl::OkStatus();
 }
 
-absl::Status TcpStoreClient::greet(TcpStoreLink& link, absl::Duration patience) {
+absl::Status TcpStoreClient::greet(TcpStoreLink& link, absl::Duration timeout) {
   proto::Request request;
   proto::HelloRequest& hello = *request.mutable_hello();
   hello.set_magic(kStoreMagic);
@@ -91,10 +91,10 @@ absl::Status TcpStoreClient::greet(TcpStoreLink& link, absl::Duration patience) 
   hello.set_client(id_);
   hello.set_world_size(options_.world_size);
   GRADWIRE_ASSIGN_OR_RETURN(const TcpStoreLink::Sent sent, link.send(request));
-  if (!sent.answer.wait_for(patience)) {
+  if (!sent.answer.wait_for(timeout)) {
     return absl::UnavailableError(
         absl::StrCat("what listens there has not answered for ",
-                     absl::FormatDuration(absl::Trunc(patience, absl::Milliseconds(1))),
+                     absl::FormatDuration(absl::Trunc(timeout, absl::Milliseconds(1))),
                      ": it hangs, or is no Gradwire store"));
   }
   GRADWIRE_ASSIGN_OR_RETURN(const TcpStoreLink::Answer answer, sent.answer.result());
@@ -109,13 +109,13 @@ absl::Status TcpStoreClient::greet(TcpStoreLink& link, absl::Duration patience) 
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::shared_ptr<TcpStoreLink>> TcpStoreClient::dial_once(absl::Duration patience) {
+absl::StatusOr<std::shared_ptr<TcpStoreLink>> TcpStoreClient::dial_once(absl::Duration timeout) {
   const absl::Time start = clock_.now();
   auto link = std::make_shared<TcpStoreLink>(loop_->executor());
   GRADWIRE_ASSIGN_OR_RETURN(std::shared_ptr<transport::Connection> connection,
-                            transport_->connect(address_of(options_.endpoint), link, patience));
+                            transport_->connect(address_of(options_.endpoint), link, timeout));
   link->attach(std::move(connection));
-  const absl::Status greeted = greet(*link, std::max(kLeastCallTime, patience - (clock_.now() - start)));
+  const absl::Status greeted = greet(*link, std::max(kLeastCallTime, timeout - (clock_.now() - start)));
   if (!greeted.ok()) {
     link->close(greeted);
     return greeted;
@@ -124,23 +124,22 @@ absl::StatusOr<std::shared_ptr<TcpStoreLink>> TcpStoreClient::dial_once(absl::Du
   return link;
 }
 
-absl::Duration TcpStoreClient::patience(absl::Duration left, bool stopped) const {
+absl::Duration TcpStoreClient::timeout(absl::Duration left, bool stopped) const {
   if (server_ == 0) return left;
   return stopped ? absl::ZeroDuration() : std::clamp(left, kLeastCallTime, kReconnectFor);
 }
 
-absl::StatusOr<std::shared_ptr<TcpStoreLink>> TcpStoreClient::dial(absl::Time start,
-                                                                   absl::Duration patience) {
+absl::StatusOr<std::shared_ptr<TcpStoreLink>> TcpStoreClient::dial(absl::Time start, absl::Duration timeout) {
   absl::Duration next_pause = kFirstPause;
   while (true) {
-    const absl::Duration left = patience - (clock_.now() - start);
+    const absl::Duration left = timeout - (clock_.now() - start);
     absl::StatusOr<std::shared_ptr<TcpStoreLink>> link =
         dial_once(std::clamp(left, kLeastCallTime, kDialTime));
     if (link.ok()) return link;
     if (!absl::IsUnavailable(link.status())) return named(link.status());
-    if (server_ != 0 && is_refusal(link.status())) patience = std::min(patience, kRefusedFor);
+    if (server_ != 0 && is_refusal(link.status())) timeout = std::min(timeout, kRefusedFor);
     const absl::Duration waited = clock_.now() - start;
-    if (waited + next_pause >= patience) {
+    if (waited + next_pause >= timeout) {
       return absl::UnavailableError(absl::StrCat(
           options_.name, " cannot be reached: tried for ",
           absl::FormatDuration(absl::Trunc(waited, absl::Milliseconds(1))), " (", link.status().message(),
@@ -159,7 +158,7 @@ absl::StatusOr<std::shared_ptr<TcpStoreLink>> TcpStoreClient::open_link(absl::Ti
     {
       MutexLock lock(mutex_);
       if (link_ != nullptr && link_->status().ok()) return link_;
-      most = patience(deadline - start, link_ != nullptr && link_->stopping());
+      most = timeout(deadline - start, link_ != nullptr && link_->stopping());
       if (!dialling_) {
         dialling_ = true;
         break;
@@ -197,11 +196,11 @@ absl::StatusOr<TcpStoreLink::Answer> TcpStoreClient::attempt(TcpStoreLink& link,
     may_repeat = absl::IsUnavailable(sent.status());
     return named(sent.status());
   }
-  const absl::Duration patience =
+  const absl::Duration timeout =
       std::max(left, kLeastCallTime) + (kind == Kind::kWaiting ? kAnswerTime : absl::ZeroDuration());
-  if (!sent->answer.wait_for(patience)) {
+  if (!sent->answer.wait_for(timeout)) {
     link.forget(sent->id);
-    if (clock_.now() - start < patience) {
+    if (clock_.now() - start < timeout) {
       return named(
           absl::ResourceExhaustedError("this thread must not wait: no other would be left in its pool"));
     }

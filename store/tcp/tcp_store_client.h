@@ -66,11 +66,11 @@ class TcpStoreClient {
   // The open link, made by this thread or by another.
   absl::StatusOr<std::shared_ptr<TcpStoreLink>> open_link(absl::Time deadline) ABSL_LOCKS_EXCLUDED(mutex_);
   // How long to try to reach a server, given what is left to the deadline.
-  absl::Duration patience(absl::Duration left, bool stopped) const;
+  absl::Duration timeout(absl::Duration left, bool stopped) const;
   // Tries for so long from `start` on, or until it is clear that there is no use; at least once.
-  absl::StatusOr<std::shared_ptr<TcpStoreLink>> dial(absl::Time start, absl::Duration patience);
-  absl::StatusOr<std::shared_ptr<TcpStoreLink>> dial_once(absl::Duration patience);
-  absl::Status greet(TcpStoreLink& link, absl::Duration patience);
+  absl::StatusOr<std::shared_ptr<TcpStoreLink>> dial(absl::Time start, absl::Duration timeout);
+  absl::StatusOr<std::shared_ptr<TcpStoreLink>> dial_once(absl::Duration timeout);
+  absl::Status greet(TcpStoreLink& link, absl::Duration timeout);
   // Waits on the calling thread.
   absl::Status pause(absl::Duration duration);
   absl::Status named(const absl::Status& status) const;

@@ -34,11 +34,11 @@ struct StoreKind {
 class StoreConformance : public testing::TestWithParam<StoreKind> {
  protected:
   // Long enough for a loaded machine; a test that reaches it fails.
-  static constexpr absl::Duration kPatience = absl::Seconds(60);
+  static constexpr absl::Duration kTimeout = absl::Seconds(60);
 
   std::shared_ptr<Store> connect() {
     std::shared_ptr<Store> store = fixture_->connect();
-    store->set_timeout(kPatience);
+    store->set_timeout(kTimeout);
     return store;
   }
 

@@ -60,7 +60,7 @@ std::string to_string(const CallRecord& call) {
                       absl::StatusCodeToString(call.code), " ", call.worker, ": ", call.message);
 }
 
-std::optional<std::string> check_call(const CallRecord& call, const CallSurroundings& run) {
+std::optional<std::string> check_call(const CallRecord& call, const CallConditions& run) {
   if (call.operation == "complaint") return call.message;
   if (call.end_us < 0) return to_string(call);
   const absl::Duration overrun = absl::Microseconds(call.end_us - call.deadline_us);

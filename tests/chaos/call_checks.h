@@ -11,7 +11,7 @@
 namespace chaos {
 
 // What is known of a run when its calls are looked at.
-struct CallSurroundings {
+struct CallConditions {
   const Plan* plan = nullptr;
   // Killed, or paused for so long that they are dead.
   std::set<int> killed;
@@ -22,7 +22,7 @@ struct CallSurroundings {
 };
 
 // What is wrong with a survivor's call, if anything.
-std::optional<std::string> check_call(const CallRecord& call, const CallSurroundings& surroundings);
+std::optional<std::string> check_call(const CallRecord& call, const CallConditions& conditions);
 
 std::string to_string(const CallRecord& call);
 

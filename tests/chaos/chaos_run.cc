@@ -19,7 +19,7 @@ namespace chaos {
 namespace {
 
 // For what takes milliseconds on an idle machine.
-constexpr absl::Duration kPatience = absl::Seconds(30);
+constexpr absl::Duration kTimeout = absl::Seconds(30);
 // It waits for a dead member's last word for 5 s, and never until silence tells of a death.
 constexpr absl::Duration kShutdown = absl::Seconds(18);
 
@@ -49,7 +49,7 @@ void ChaosRun::tell(const std::string& line) {
 }
 
 void ChaosRun::reap(int worker) {
-  const std::optional<int> exit = workers_[worker]->wait(kPatience);
+  const std::optional<int> exit = workers_[worker]->wait(kTimeout);
   killed_.insert(worker);
   // It may have been quicker than the signal.
   const bool may_be_done = exit == 0 && planned(worker) && planned(Plan::Kill::When::kInShutdown);
@@ -181,7 +181,7 @@ std::set<int> ChaosRun::dead() const {
 
 bool ChaosRun::part_from_outcast() {
   tell("states");
-  if (!gather("states", kPatience)) return false;
+  if (!gather("states", kTimeout)) return false;
   const std::optional<int> outcast = plan_.outcast();
   if (!outcast) return true;
   ++report_.outcasts;
@@ -189,7 +189,7 @@ bool ChaosRun::part_from_outcast() {
   for (int worker = 0; worker < Plan::kWorkers; ++worker) {
     if (worker != *outcast) aside_.insert(worker);
   }
-  const bool ended = gather("down", kPatience);
+  const bool ended = gather("down", kTimeout);
   aside_ = {*outcast};
   return ended;
 }
@@ -231,23 +231,23 @@ RunReport ChaosRun::run() {
     paused_[pause->worker] += pause->length;
   }
   auto play = [&] {
-    if (!gather("ready", kPatience, first_events)) return;
+    if (!gather("ready", kTimeout, first_events)) return;
     if (!aside_.empty()) {
       tell("end");
-      (void)gather("down", kPatience);
+      (void)gather("down", kTimeout);
       check_end();
       return;
     }
     tell("begin");
-    if (!gather("played", kPatience, events)) return;
+    if (!gather("played", kTimeout, events)) return;
     if (plan_.long_pause && !part_from_outcast()) return;
     tell(absl::StrCat("look ", absl::StrJoin(dead(), ",")));
-    if (!gather("looked", kPatience)) return;
+    if (!gather("looked", kTimeout)) return;
     tell("drop");
     // What is left in a table does not keep the run from its end.
-    (void)gather("empty", kPatience);
+    (void)gather("empty", kTimeout);
     tell("end");
-    (void)gather("down", kPatience, last_events);
+    (void)gather("down", kTimeout, last_events);
     check_end();
   };
   play();
@@ -264,10 +264,10 @@ void ChaosRun::check_end() {
   for (int worker = 0; worker < Plan::kWorkers; ++worker) {
     if (!killed_.contains(worker)) survivors.insert(worker);
   }
-  (void)gather("census", kPatience);
+  (void)gather("census", kTimeout);
   for (int worker : survivors) {
     if (killed_.contains(worker)) continue;
-    const std::optional<int> exit = workers_[worker]->wait(kPatience);
+    const std::optional<int> exit = workers_[worker]->wait(kTimeout);
     if (!exit) {
       fail(worker, "does not exit");
     } else if (*exit != 0 && !(planned(worker) && *exit == -SIGKILL)) {
@@ -276,7 +276,7 @@ void ChaosRun::check_end() {
   }
   for (int worker = 0; worker < Plan::kWorkers; ++worker) {
     // A leak checker's helper outlives its process by a moment.
-    const absl::Time give_up = absl::Now() + kPatience;
+    const absl::Time give_up = absl::Now() + kTimeout;
     while (!kMayHaveSymbolizer && workers_[worker]->group_exists() && absl::Now() < give_up)
       absl::SleepFor(absl::Milliseconds(1));
     if (!kMayHaveSymbolizer && workers_[worker]->group_exists()) fail(worker, "left processes behind");
@@ -295,13 +295,13 @@ void ChaosRun::check_calls() {
       if (call.code != absl::StatusCode::kOk) ++report_.failed_calls;
     }
     if (killed_.contains(worker)) continue;
-    CallSurroundings surroundings{&plan_, dead(), paused_[worker] + stalled(), plan_.outcast() == worker};
+    CallConditions conditions{&plan_, dead(), paused_[worker] + stalled(), plan_.outcast() == worker};
     for (const CallRecord& call : calls) {
       if (call.end_us >= 0) {
-        report_.overrun = std::max(report_.overrun,
-                                   absl::Microseconds(call.end_us - call.deadline_us) - surroundings.paused);
+        report_.overrun =
+            std::max(report_.overrun, absl::Microseconds(call.end_us - call.deadline_us) - conditions.paused);
       }
-      if (std::optional<std::string> wrong = check_call(call, surroundings)) fail(worker, *wrong);
+      if (std::optional<std::string> wrong = check_call(call, conditions)) fail(worker, *wrong);
     }
   }
 }

@@ -38,16 +38,16 @@ class LaunchTrouble : public testing::Test {
   }
   // Waits until `nodes` launchers are in the job's record.
   void wait_for_nodes(int nodes) {
-    store::TcpStore store("127.0.0.1", port_, {.timeout = kPatience, .wait_for_workers = false});
+    store::TcpStore store("127.0.0.1", port_, {.timeout = kTimeout, .wait_for_workers = false});
     std::string record = store.get("rendezvous/state");
     while (beats(store) < nodes) {
-      absl::StatusOr<std::string> next = store.try_watch("rendezvous/state", record, kPatience);
+      absl::StatusOr<std::string> next = store.try_watch("rendezvous/state", record, kTimeout);
       ASSERT_TRUE(next.ok()) << next.status();
       record = *next;
     }
   }
 
-  static constexpr absl::Duration kPatience = absl::Seconds(100);
+  static constexpr absl::Duration kTimeout = absl::Seconds(100);
   static constexpr char kWorks[] = "echo ready >&9; exec sleep 1000";
   const int port_ = free_port();
 

@@ -24,7 +24,7 @@
 namespace chaos {
 namespace {
 
-constexpr absl::Duration kPatience = absl::Seconds(40);
+constexpr absl::Duration kTimeout = absl::Seconds(40);
 constexpr int kWorkers = 3;
 
 // What became of a call.
@@ -56,7 +56,7 @@ class HostsWithWorkers {
   void tell(int worker, const std::string& line) { processes_[worker]->say(line); }
 
   // Waits for a line that begins with `prefix`; it is taken. Others wait for later.
-  std::optional<std::string> says(int worker, const std::string& prefix, absl::Duration limit = kPatience) {
+  std::optional<std::string> says(int worker, const std::string& prefix, absl::Duration limit = kTimeout) {
     const absl::Time end = absl::Now() + limit;
     std::vector<std::string>& lines = lines_[worker];
     while (true) {
@@ -89,7 +89,7 @@ class HostsWithWorkers {
     if (fields.size() > 3) outcome.message = fields[3];
     return outcome;
   }
-  Outcome call(int from, int to, absl::Duration timeout = kPatience) {
+  Outcome call(int from, int to, absl::Duration timeout = kTimeout) {
     tell(from, absl::StrCat("call worker", to, " ", absl::ToInt64Milliseconds(timeout)));
     return outcome(from, "called");
   }
@@ -104,7 +104,7 @@ class HostsWithWorkers {
     for (int worker = 0; worker < kWorkers; ++worker) tell(worker, "end");
     for (int worker = 0; worker < kWorkers; ++worker) {
       EXPECT_TRUE(says(worker, "ended "));
-      EXPECT_EQ(processes_[worker]->wait(kPatience), 0) << "worker" << worker;
+      EXPECT_EQ(processes_[worker]->wait(kTimeout), 0) << "worker" << worker;
     }
   }
 

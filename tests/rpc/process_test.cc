@@ -50,13 +50,13 @@ TEST(Process, StaticallyLinkedServerServesWhatItNeverNames) {
 }
 
 // Silence says nothing for ten minutes: what is noticed at once is told from it, also on a busy machine.
-constexpr HeartbeatOptions kPatientHeartbeat = {absl::Seconds(10), absl::Minutes(10), absl::Minutes(20)};
+constexpr HeartbeatOptions kSlowHeartbeat = {absl::Seconds(10), absl::Minutes(10), absl::Minutes(20)};
 constexpr absl::Duration kAtOnce = absl::Seconds(30);
 
 TEST(Process, KilledServerFailsCallsInFlightAtOnce) {
   const std::string where = init_method("killed");
   ServerProcess server(where, "server", 1, 2);
-  std::shared_ptr<Agent> client = start_client(where, kPatientHeartbeat);
+  std::shared_ptr<Agent> client = start_client(where, kSlowHeartbeat);
   RRef<counting::Tally> tally = client->remote<counting::Tally>("server", 0);
   tally.rpc_sync<&counting::Tally::count>(1);
   Future<void> call = client->rpc_async<&counting::hold>("server");
@@ -92,7 +92,7 @@ TEST(Process, KilledServerFailsCallsInFlightAtOnce) {
 TEST(Process, KilledServerIsDeadAtOnce) {
   const std::string where = init_method("noticed");
   ServerProcess server(where, "server", 1, 2);
-  std::shared_ptr<Agent> client = start_client(where, kPatientHeartbeat);
+  std::shared_ptr<Agent> client = start_client(where, kSlowHeartbeat);
   EXPECT_EQ(client->rpc_sync<&counting::add>("server", 2, 3), 5);
   server.kill();
   const absl::Time start = absl::Now();
@@ -166,10 +166,10 @@ TEST(Process, GracefulShutdownOfAServerPausedForTooLongIsAborted) {
 TEST(Process, MemberKilledDuringAGracefulShutdownIsNamedByTheOthersAtOnce) {
   const std::string where = init_method("shutdown");
   // It is in its graceful shutdown from its start on.
-  ServerProcess victim(where, "victim", 2, 3, kPatientHeartbeat);
+  ServerProcess victim(where, "victim", 2, 3, kSlowHeartbeat);
   std::shared_ptr<Agent> second;
-  std::thread joining([&] { second = start_agent(where, "second", 1, 3, kPatientHeartbeat); });
-  const std::shared_ptr<Agent> first = start_agent(where, "first", 0, 3, kPatientHeartbeat);
+  std::thread joining([&] { second = start_agent(where, "second", 1, 3, kSlowHeartbeat); });
+  const std::shared_ptr<Agent> first = start_agent(where, "first", 0, 3, kSlowHeartbeat);
   joining.join();
   EXPECT_EQ(first->rpc_sync<&counting::add>("victim", 2, 3), 5);
   // It waits for the second, which has not called shutdown yet.

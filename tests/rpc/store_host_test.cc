@@ -107,13 +107,13 @@ absl::Status wait_for(const std::shared_ptr<Agent>& agent, const std::string& na
   }
 }
 
-// `patience`: until the store's process listens.
+// `timeout`: until the store's process listens.
 absl::StatusOr<std::shared_ptr<Agent>> start_with_store(const std::string& name, int port,
-                                                        absl::Duration patience = absl::Minutes(1)) {
+                                                        absl::Duration timeout = absl::Minutes(1)) {
   try {
     RpcBackendOptions to_store = options();
     to_store.store =
-        std::make_shared<store::TcpStore>("127.0.0.1", port, store::TcpStoreOptions{.timeout = patience});
+        std::make_shared<store::TcpStore>("127.0.0.1", port, store::TcpStoreOptions{.timeout = timeout});
     return Agent::start(name, -1, 0, to_store);
   } catch (const Error& error) {
     return error.status();

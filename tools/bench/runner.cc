@@ -17,7 +17,7 @@ constexpr int kMostFailures = 3;
 constexpr int kUsualDescriptors = 1024;
 // A cut link shows by silence, so a round takes long; and silence has no tail.
 constexpr int kCutRounds = 1;
-constexpr absl::Duration kCutPatience = absl::Seconds(120);
+constexpr absl::Duration kCutTimeout = absl::Seconds(120);
 
 bool selected(const std::vector<std::string>& list, const std::string& value) {
   return std::find(list.begin(), list.end(), value) != list.end();
@@ -137,7 +137,7 @@ absl::StatusOr<Round> Runner::one_round(const CaseSpec& spec, const std::string&
       auto network = SplitNetwork::make();
       if (!network.ok()) return network.status();
       options.network = *std::move(network);
-      options.patience = kCutPatience;
+      options.timeout = kCutTimeout;
     }
     auto side = Side::start(options);
     if (!side.ok()) {

@@ -53,7 +53,7 @@ class HostileShm : public testing::Test {
   void TearDown() override { server_->shutdown(); }
 
   std::shared_ptr<RecordingListener> listener(std::size_t index) {
-    const absl::Time deadline = Clock::system().now() + kTestPatience;
+    const absl::Time deadline = Clock::system().now() + kTestTimeout;
     MutexLock lock(mutex_);
     while (listeners_.size() <= index && Clock::system().now() < deadline) {
       Clock::system().wait_until(mutex_, changed_, deadline);
@@ -89,7 +89,7 @@ class HostileShm : public testing::Test {
 
   // Whose connection it is that a message came by; nullptr if none comes.
   std::shared_ptr<RecordingListener> listener_with_a_message() {
-    const absl::Time deadline = Clock::system().now() + kTestPatience;
+    const absl::Time deadline = Clock::system().now() + kTestTimeout;
     while (Clock::system().now() < deadline) {
       {
         MutexLock lock(mutex_);

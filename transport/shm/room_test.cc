@@ -63,7 +63,7 @@ class ShmRoom : public testing::Test {
   }
 
   bool drive_until(const std::function<bool()>& condition) {
-    const absl::Time deadline = Clock::system().now() + kTestPatience;
+    const absl::Time deadline = Clock::system().now() + kTestTimeout;
     while (!condition() && Clock::system().now() < deadline) {
       if (!loop_->try_enter()) continue;
       loop_->poll();

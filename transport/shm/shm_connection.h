@@ -46,8 +46,8 @@ class RingWatch : public Pollable {
     receiver_->disarm_in_loop();
     sender_->disarm_in_loop();
   }
-  bool has_news_in_loop() override {
-    return receiver_ != nullptr && (receiver_->has_news_in_loop() || sender_->has_news_in_loop());
+  bool has_data_in_loop() override {
+    return receiver_ != nullptr && (receiver_->has_data_in_loop() || sender_->has_data_in_loop());
   }
 
  private:

@@ -38,7 +38,7 @@ void ShmReceiver::read_socket_in_loop() {
         break;
       case ControlSocket::Receipt::kNothing:
         // It was rung, most likely: more may follow soon.
-        connection_.loop().heat(watch_);
+        connection_.loop().activate(watch_);
         watch_->poll_in_loop();
         return;
       case ControlSocket::Receipt::kEnd:

@@ -34,7 +34,7 @@ class ShmReceiver {
   bool poll_ring_in_loop();
   void arm_in_loop() { ring_->arm(); }
   void disarm_in_loop() { ring_->disarm(); }
-  bool has_news_in_loop() { return ring_->peek() != 0; }
+  bool has_data_in_loop() { return ring_->peek() != 0; }
 
  private:
   absl::Status take_packet_in_loop(ControlPacket& packet);

@@ -39,7 +39,7 @@ absl::StatusOr<uint64_t> ShmSender::send(Message&& message) {
     }
   }
   // An answer is expected.
-  connection_.loop().heat(watch_);
+  connection_.loop().activate(watch_);
   apply(effects);
   // The reader may have made room that the loop has not seen yet; and whoever sends faster than is read
   // helps.
@@ -256,7 +256,7 @@ void ShmSender::arm_in_loop() {
   if (ring_.has_value()) ring_->ask_for_room();
 }
 
-bool ShmSender::has_news_in_loop() {
+bool ShmSender::has_data_in_loop() {
   if (!blocked()) return false;
   MutexLock lock(mutex_);
   return ring_.has_value() && blocked() && (ring_->has_room(needed_room_) || ring_->broken());

@@ -24,7 +24,7 @@ namespace gradwire::transport {
 // before that, without the lock. Thread-safe but for what is for the loop's driver. Part of its connection.
 class ShmSender {
  public:
-  // `watch` is heated when an answer is expected.
+  // `watch` is activated when an answer is expected.
   ShmSender(LoopConnection& connection, ShmContext& context, std::shared_ptr<ControlSocket> socket,
             std::shared_ptr<Pollable> watch);
 
@@ -50,7 +50,7 @@ class ShmSender {
   bool blocked() const { return blocked_.load(std::memory_order_relaxed); }
   void arm_in_loop();
   void disarm_in_loop() { polled_.store(true); }
-  bool has_news_in_loop();
+  bool has_data_in_loop();
 
  private:
   // What is to be done when the lock has been released.

@@ -72,8 +72,8 @@ class HostileAcceptor : public HostileTcp {
   Descriptor accept_one() {
     Descriptor accepted(::accept4(listening_.get(), nullptr, nullptr, SOCK_CLOEXEC));
     EXPECT_TRUE(accepted.valid());
-    timeval patience = {60, 0};
-    ::setsockopt(accepted.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+    timeval timeout = {60, 0};
+    ::setsockopt(accepted.get(), SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout));
     return accepted;
   }
 
@@ -105,7 +105,7 @@ class HostileAcceptor : public HostileTcp {
 
   // Waits until the transport has read so much of what came on this connection, or has ended it.
   void await_arrived(uint64_t bytes) {
-    const absl::Time deadline = Clock::system().now() + kTestPatience;
+    const absl::Time deadline = Clock::system().now() + kTestTimeout;
     while (from_client_->bytes_arrived() < bytes && at_client_->closed_count() == 0 &&
            Clock::system().now() < deadline) {
       std::this_thread::yield();

@@ -68,7 +68,7 @@ class HostileTcp : public testing::Test {
   }
 
   std::shared_ptr<RecordingListener> listener(std::size_t index) {
-    absl::Time deadline = Clock::system().now() + kTestPatience;
+    absl::Time deadline = Clock::system().now() + kTestTimeout;
     MutexLock lock(mutex_);
     while (listeners_.size() <= index && Clock::system().now() < deadline) {
       Clock::system().wait_until(mutex_, changed_, deadline);
@@ -89,10 +89,10 @@ class HostileTcp : public testing::Test {
     }
   }
 
-  // Whether the server closes its end, within the patience of a test.
+  // Whether the server closes its end, within the timeout of a test.
   static bool is_closed_by_server(const Descriptor& socket) {
-    timeval patience = {60, 0};
-    ::setsockopt(socket.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+    timeval timeout = {60, 0};
+    ::setsockopt(socket.get(), SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout));
     // What it said last is there first, unless the end reset the connection.
     char bytes[4096];
     ssize_t got = 0;

@@ -37,8 +37,8 @@ class HostileStripes : public HostileTcp {
 
   StripeControl read_control() {
     char bytes[kFramePrefixBytes + 1] = {};
-    timeval patience = {60, 0};
-    ::setsockopt(socket_.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+    timeval timeout = {60, 0};
+    ::setsockopt(socket_.get(), SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout));
     EXPECT_EQ(::recv(socket_.get(), bytes, sizeof(bytes), MSG_WAITALL), sizeof(bytes));
     return static_cast<StripeControl>(bytes[kFramePrefixBytes]);
   }

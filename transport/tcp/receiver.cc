@@ -24,7 +24,7 @@ constexpr char kCutOff[] = "the other end closed it in the middle of a message";
 TcpReceiver::TcpReceiver(LoopConnection& connection, TcpStripes& stripes, const TcpOptions& options)
     : connection_(connection),
       stripes_(stripes),
-      share_patience_(options.user_timeout),
+      share_timeout_(options.user_timeout),
       parser_(options.limits, *connection.context().pool) {}
 
 void TcpReceiver::end_in_loop() {
@@ -144,7 +144,7 @@ void TcpReceiver::note_end_in_loop(bool end_may_have_come) {
 void TcpReceiver::watch_shares_in_loop() {
   if (shares_timer_ != 0) return;
   shares_timer_ = connection_.loop().schedule_in_loop(
-      Clock::system().now() + share_patience_,
+      Clock::system().now() + share_timeout_,
       [this, connection = connection_.shared_from_this(), seen = stripes_.bytes_arrived()] {
         shares_timer_ = 0;
         if (!awaits_shares_) return;

@@ -51,7 +51,7 @@ class TcpReceiver {
 
   LoopConnection& connection_;
   TcpStripes& stripes_;
-  const absl::Duration share_patience_;
+  const absl::Duration share_timeout_;
   // -1 when the connection has ended.
   int socket_ = -1;
   FrameParser parser_;

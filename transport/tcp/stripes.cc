@@ -17,7 +17,7 @@ namespace gradwire::transport {
 namespace {
 
 // For stripes to be connected and joined.
-constexpr absl::Duration kStartPatience = absl::Seconds(10);
+constexpr absl::Duration kStartTimeout = absl::Seconds(10);
 // Reads of one stripe before others get their turn.
 constexpr int kReadsPerTurn = 16;
 
@@ -59,7 +59,7 @@ void TcpStripes::open_in_loop() {
   if (state_ != State::kOff || count <= 0) return;
   state_ = State::kStarting;
   sender_.set_stripes_wanted(true);
-  timer_ = connection_.loop().schedule_in_loop(Clock::system().now() + kStartPatience,
+  timer_ = connection_.loop().schedule_in_loop(Clock::system().now() + kStartTimeout,
                                                [this, connection = connection_.shared_from_this()] {
                                                  timer_ = 0;
                                                  if (are_connecting_in_loop()) give_up_in_loop();

@@ -68,7 +68,7 @@ class TcpStripes : public testing::Test {
   }
 
   static bool await(const std::function<bool()>& condition) {
-    const absl::Time deadline = Clock::system().now() + kTestPatience;
+    const absl::Time deadline = Clock::system().now() + kTestTimeout;
     while (!condition()) {
       if (Clock::system().now() > deadline) return false;
       std::this_thread::yield();

@@ -17,7 +17,7 @@ absl::StatusOr<uint64_t> UcxConnection::send(Message message) {
   if (post) {
     loop().post([this, self = shared_from_this()] {
       settle_in_loop();
-      context_->heat_in_loop();
+      context_->activate_in_loop();
     });
   }
   return ticket;
@@ -57,7 +57,7 @@ void UcxConnection::adopt_in_loop(ucp_conn_request_h request, std::shared_ptr<Co
 void UcxConnection::await_hello_in_loop(absl::Time deadline) {
   hello_timer_ = loop().schedule_in_loop(deadline, [this, self = shared_from_this()] {
     settle_later_in_loop(absl::UnavailableError("the other end did not answer in time"));
-    context_->heat_in_loop();
+    context_->activate_in_loop();
   });
 }
 
@@ -73,7 +73,7 @@ void UcxConnection::create_endpoint_in_loop(ucp_ep_params_t& params) {
     endpoint_ = nullptr;
     settle_later_in_loop(absl::UnavailableError(ucs_status_string(status)));
   }
-  context_->heat_in_loop();
+  context_->activate_in_loop();
 }
 
 void UcxConnection::endpoint_failed_in_loop(ucs_status_t status) {
@@ -130,7 +130,7 @@ void UcxConnection::release_in_loop(const absl::Status& reason) {
                                             [this, self = shared_from_this()] { close_endpoint_in_loop(); });
   }
   retire_in_loop();
-  context_->heat_in_loop();
+  context_->activate_in_loop();
 }
 
 // The other end may be reading this one's memory by rendezvous: before it has, the memory stays and so does

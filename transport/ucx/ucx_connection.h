@@ -59,7 +59,7 @@ class UcxConnection : public LoopConnection {
   void refuse_sends(const absl::Status& reason) override { sender_.refuse(reason); }
   void flush_in_loop() override {
     settle_later_in_loop(absl::OkStatus());
-    context_->heat_in_loop();
+    context_->activate_in_loop();
   }
   void release_in_loop(const absl::Status& reason) override;
   bool greeted_in_loop() const override { return receiver_.greeted(); }

@@ -42,24 +42,24 @@ void UcxContext::start_in_loop() {
   } else {
     log(LogLevel::kError, "the transport ucx cannot sleep: ", id.status().message());
   }
-  heat_in_loop();
+  activate_in_loop();
 }
 
 absl::StatusOr<int> UcxContext::listen_in_loop(Transport::AcceptHandler on_accept) {
   if (worker == nullptr) return absl::UnavailableError("the ucx transport has shut down");
   GRADWIRE_ASSIGN_OR_RETURN(listener_, UcxListener::create(*this, std::move(on_accept)));
-  heat_in_loop();
+  activate_in_loop();
   return listener_->port();
 }
 
 void UcxContext::shut_down_in_loop() {
   listener_ = nullptr;
-  heat_in_loop();
+  activate_in_loop();
   LoopContext::shut_down_in_loop();
 }
 
-void UcxContext::heat_in_loop() {
-  if (worker != nullptr) loop->heat(keep<Pollable>());
+void UcxContext::activate_in_loop() {
+  if (worker != nullptr) loop->activate(keep<Pollable>());
 }
 
 void UcxContext::touch_in_loop(UcxConnection& connection) {
@@ -79,7 +79,7 @@ void UcxContext::close_endpoint_in_loop(ucp_ep_h endpoint) {
   param.cb.send = &UcxContext::on_endpoint_closed;
   param.user_data = this;
   if (UCS_PTR_IS_PTR(ucp_ep_close_nbx(endpoint, &param))) ++closing_endpoints_;
-  heat_in_loop();
+  activate_in_loop();
 }
 
 void UcxContext::on_endpoint_closed(void* request, ucs_status_t, void* context) {
@@ -87,7 +87,7 @@ void UcxContext::on_endpoint_closed(void* request, ucs_status_t, void* context) 
   --static_cast<UcxContext*>(context)->closing_endpoints_;
 }
 
-bool UcxContext::has_news_in_loop() {
+bool UcxContext::has_data_in_loop() {
   if (worker == nullptr || armed_) return false;
   if (std::exchange(refused_arming_, false)) return true;
   return worker->progress() || !touched_.empty() || !released_.empty();
@@ -117,7 +117,7 @@ void UcxContext::arm_in_loop() {
   refused_arming_ = !armed_;
 }
 
-void UcxContext::on_events_in_loop(uint32_t) { heat_in_loop(); }
+void UcxContext::on_events_in_loop(uint32_t) { activate_in_loop(); }
 
 ucs_status_t UcxContext::on_active_message(void* context, const void* head, std::size_t head_bytes,
                                            void* data, std::size_t data_bytes,

@@ -49,7 +49,7 @@ class UcxContext : public LoopContext, public Pollable, public EventHandler {
   // The connection settles at the end of the round.
   void touch_in_loop(UcxConnection& connection);
   // UCX has been called: what follows is looked for.
-  void heat_in_loop();
+  void activate_in_loop();
   // Destroys what belongs to users where no lock of UCX is held.
   void release_in_loop(Buffer buffer) { released_.push_back(std::move(buffer)); }
 
@@ -70,7 +70,7 @@ class UcxContext : public LoopContext, public Pollable, public EventHandler {
   bool poll_in_loop() override;
   void arm_in_loop() override;
   void disarm_in_loop() override { armed_ = false; }
-  bool has_news_in_loop() override;
+  bool has_data_in_loop() override;
 
   // EventHandler
   void on_events_in_loop(uint32_t events) override;

@@ -76,7 +76,7 @@ void UcxListener::accept_in_loop() {
     if (listener == nullptr) {
       connection->finish_in_loop(absl::PermissionDeniedError("refused"));
       ucp_listener_reject(listener_, request);
-      context_.heat_in_loop();
+      context_.activate_in_loop();
       continue;
     }
     connection->adopt_in_loop(request, std::move(listener));

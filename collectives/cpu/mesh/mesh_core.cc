@@ -16,7 +16,7 @@ namespace {
 // For callbacks of who uses the mesh, and for the one that looks for ranks.
 constexpr int kThreads = 2;
 // Answers that a rank has not read. Those to all that it may announce are far less.
-constexpr std::size_t kMaxUnreadAnswers = 2 * kMaxAnnounced * kFrameBytes;
+constexpr std::size_t kMaxUnreadAnswers = 2 * kMaxPendingRts * kFrameBytes;
 
 absl::StatusOr<std::vector<std::unique_ptr<transport::Transport>>> make_transports(
     const Mesh::Options& options, const std::shared_ptr<transport::EventLoop>& loop) {

@@ -24,11 +24,11 @@ TEST_P(MeshTest, DeadlinesNameTheRank) {
   EXPECT_EQ(send.result().code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_NE(send.result().message().find("rank 1"), std::string::npos) << send.result();
   // What was taken back, and is known to be, is not received; what comes later is.
-  Future<void> mark = world[0].send(1, kChannel, 1, span(data), patience());
+  Future<void> mark = world[0].send(1, kChannel, 1, span(data), timeout());
   std::string received(1, ' ');
-  EXPECT_TRUE(world[1].receive(0, kChannel, 1, span(received), patience()).result().ok());
-  Future<void> next = world[0].send(1, kChannel, 0, span(data), patience());
-  EXPECT_TRUE(world[1].receive(0, kChannel, 0, span(received), patience()).result().ok());
+  EXPECT_TRUE(world[1].receive(0, kChannel, 1, span(received), timeout()).result().ok());
+  Future<void> next = world[0].send(1, kChannel, 0, span(data), timeout());
+  EXPECT_TRUE(world[1].receive(0, kChannel, 0, span(received), timeout()).result().ok());
   EXPECT_TRUE(next.result().ok());
   EXPECT_TRUE(mark.result().ok());
 }
@@ -40,8 +40,8 @@ TEST_P(MeshTest, CancelGivesTheMemoryBackAtOnce) {
     const std::size_t size = i % 2 == 0 ? std::size_t{1} << 20 : std::size_t{3} << 20;
     auto data = std::make_unique<std::string>(size, 'x');
     auto into = std::make_unique<std::string>(size, 'x');
-    Future<int> receive = world[1].receive(0, kChannel, i, span(*into), patience());
-    Future<void> send = world[0].send(1, kChannel, i, span(*data), patience());
+    Future<int> receive = world[1].receive(0, kChannel, i, span(*into), timeout());
+    Future<void> send = world[0].send(1, kChannel, i, span(*data), timeout());
     std::thread canceller([&] {
       receive.cancel();
       into.reset();
@@ -56,24 +56,24 @@ TEST_P(MeshTest, AnotherSizeFailsBothSidesAndNamesBothSizes) {
   World world(2, transports());
   std::string sent(kEager + 1, 'x');
   std::string received(7, 'x');
-  Future<void> send = world[0].send(1, kChannel, 0, span(sent), patience());
-  const absl::StatusOr<int> receive = world[1].receive(0, kChannel, 0, span(received), patience()).result();
+  Future<void> send = world[0].send(1, kChannel, 0, span(sent), timeout());
+  const absl::StatusOr<int> receive = world[1].receive(0, kChannel, 0, span(received), timeout()).result();
   EXPECT_EQ(receive.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_NE(receive.status().message().find("65537 bytes"), std::string::npos) << receive.status();
   EXPECT_NE(receive.status().message().find("7 bytes"), std::string::npos) << receive.status();
   EXPECT_EQ(send.result().code(), absl::StatusCode::kInvalidArgument) << send.result();
   std::string small(3, 'x');
-  EXPECT_TRUE(world[0].send(1, kChannel, 0, span(small), patience()).result().ok());
-  EXPECT_EQ(world[1].receive(0, kChannel, 0, span(received), patience()).result().status().code(),
+  EXPECT_TRUE(world[0].send(1, kChannel, 0, span(small), timeout()).result().ok());
+  EXPECT_EQ(world[1].receive(0, kChannel, 0, span(received), timeout()).result().status().code(),
             absl::StatusCode::kInvalidArgument);
 }
 
 TEST_P(MeshTest, MessageOverTheLimitIsRefusedOnBothSides) {
   World world(2, transports());
   const Span large{nullptr, std::size_t{1} << 62};
-  EXPECT_EQ(world[0].send(1, kChannel, 0, large, patience()).result().code(),
+  EXPECT_EQ(world[0].send(1, kChannel, 0, large, timeout()).result().code(),
             absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(world[1].receive(0, kChannel, 0, large, patience()).result().status().code(),
+  EXPECT_EQ(world[1].receive(0, kChannel, 0, large, timeout()).result().status().code(),
             absl::StatusCode::kInvalidArgument);
 }
 
@@ -82,31 +82,31 @@ TEST_P(MeshTest, RankThatLeavesIsLostAndWhatItSentCanBeReceived) {
   std::string sent = "a";
   std::string received(1, 'x');
   // Both have connected to one another.
-  EXPECT_TRUE(world[0].send(2, kChannel, 0, span(sent), patience()).result().ok());
-  EXPECT_TRUE(world[2].receive(0, kChannel, 0, span(received), patience()).result().ok());
+  EXPECT_TRUE(world[0].send(2, kChannel, 0, span(sent), timeout()).result().ok());
+  EXPECT_TRUE(world[2].receive(0, kChannel, 0, span(received), timeout()).result().ok());
   for (int i = 0; i < 10; ++i)
-    EXPECT_TRUE(world[2].send(0, kChannel, i, span(sent), patience()).result().ok());
-  Future<int> waiting = world[0].receive(2, kChannel, 77, span(received), patience());
+    EXPECT_TRUE(world[2].send(0, kChannel, i, span(sent), timeout()).result().ok());
+  Future<int> waiting = world[0].receive(2, kChannel, 77, span(received), timeout());
   std::string large(kEager + 1, 'x');
-  Future<void> announced = world[0].send(2, kChannel, 0, span(large), patience());
+  Future<void> announced = world[0].send(2, kChannel, 0, span(large), timeout());
   world.meshes[2] = nullptr;
   EXPECT_EQ(waiting.result().status().code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(waiting.result().status().message(), "rank 2 has left");
   EXPECT_EQ(announced.result().code(), absl::StatusCode::kUnavailable);
   EXPECT_NE(announced.result().message().find("rank 2"), std::string::npos);
   for (int i = 0; i < 10; ++i) {
-    EXPECT_EQ(world[0].receive(2, kChannel, i, span(received), patience()).result().value_or(-1), 2);
+    EXPECT_EQ(world[0].receive(2, kChannel, i, span(received), timeout()).result().value_or(-1), 2);
   }
-  EXPECT_EQ(world[0].receive(2, kChannel, 0, span(received), patience()).result().status().code(),
+  EXPECT_EQ(world[0].receive(2, kChannel, 0, span(received), timeout()).result().status().code(),
             absl::StatusCode::kUnavailable);
-  EXPECT_EQ(world[0].send(2, kChannel, 0, span(sent), patience()).result().code(),
+  EXPECT_EQ(world[0].send(2, kChannel, 0, span(sent), timeout()).result().code(),
             absl::StatusCode::kUnavailable);
   // One that could not be reached at all.
-  EXPECT_EQ(world[1].send(2, kChannel, 0, span(sent), patience()).result().code(),
+  EXPECT_EQ(world[1].send(2, kChannel, 0, span(sent), timeout()).result().code(),
             absl::StatusCode::kUnavailable);
   // The others go on.
-  EXPECT_TRUE(world[0].send(1, kChannel, 0, span(sent), patience()).result().ok());
-  EXPECT_TRUE(world[1].receive(0, kChannel, 0, span(received), patience()).result().ok());
+  EXPECT_TRUE(world[0].send(1, kChannel, 0, span(sent), timeout()).result().ok());
+  EXPECT_TRUE(world[1].receive(0, kChannel, 0, span(received), timeout()).result().ok());
 }
 
 TEST_P(MeshTest, AbortEndsOneChannel) {
@@ -114,19 +114,19 @@ TEST_P(MeshTest, AbortEndsOneChannel) {
   std::string large(kEager + 1, 'x');
   std::string data(1, 'x');
   std::string other(1, 'x');
-  Future<int> receive = world[0].receive(1, kChannel, 0, span(data), patience());
-  Future<int> going_on = world[0].receive(1, kChannel + 1, 0, span(other), patience());
-  Future<void> send = world[0].send(1, kChannel, 0, span(large), patience());
+  Future<int> receive = world[0].receive(1, kChannel, 0, span(data), timeout());
+  Future<int> going_on = world[0].receive(1, kChannel + 1, 0, span(other), timeout());
+  Future<void> send = world[0].send(1, kChannel, 0, span(large), timeout());
   world[0].abort(kChannel, absl::AbortedError("enough"));
   EXPECT_EQ(receive.result().status(), absl::AbortedError("enough"));
   EXPECT_EQ(send.result(), absl::AbortedError("enough"));
-  EXPECT_EQ(world[0].receive(1, kChannel, 0, span(data), patience()).result().status(),
+  EXPECT_EQ(world[0].receive(1, kChannel, 0, span(data), timeout()).result().status(),
             absl::AbortedError("enough"));
-  EXPECT_EQ(world[0].send(1, kChannel, 0, span(data), patience()).result(), absl::AbortedError("enough"));
+  EXPECT_EQ(world[0].send(1, kChannel, 0, span(data), timeout()).result(), absl::AbortedError("enough"));
   // Who announces to it hears of it.
-  EXPECT_EQ(world[1].send(0, kChannel, 0, span(large), patience()).result().code(),
+  EXPECT_EQ(world[1].send(0, kChannel, 0, span(large), timeout()).result().code(),
             absl::StatusCode::kAborted);
-  EXPECT_TRUE(world[1].send(0, kChannel + 1, 0, span(data), patience()).result().ok());
+  EXPECT_TRUE(world[1].send(0, kChannel + 1, 0, span(data), timeout()).result().ok());
   EXPECT_TRUE(going_on.result().ok());
 }
 
@@ -136,19 +136,19 @@ TEST_P(MeshTest, WhatComesForAForgottenChannelTakesNoRoom) {
   std::string large(kEager + 1, 'x');
   std::string received(kEager, 'x');
   world[1].forget(kChannel);
-  EXPECT_EQ(world[1].receive(0, kChannel, 0, span(received), patience()).result().status().code(),
+  EXPECT_EQ(world[1].receive(0, kChannel, 0, span(received), timeout()).result().status().code(),
             absl::StatusCode::kCancelled);
-  EXPECT_EQ(world[1].send(0, kChannel, 0, span(small), patience()).result().code(),
+  EXPECT_EQ(world[1].send(0, kChannel, 0, span(small), timeout()).result().code(),
             absl::StatusCode::kCancelled);
-  EXPECT_EQ(world[0].send(1, kChannel, 0, span(large), patience()).result().code(),
+  EXPECT_EQ(world[0].send(1, kChannel, 0, span(large), timeout()).result().code(),
             absl::StatusCode::kCancelled);
   // More than the window, which is returned a little later: meanwhile they are announced, and refused.
   for (int i = 0; i < 600; ++i) {
-    const absl::Status sent = world[0].send(1, kChannel, 0, span(small), patience()).result();
+    const absl::Status sent = world[0].send(1, kChannel, 0, span(small), timeout()).result();
     EXPECT_TRUE(sent.ok() || absl::IsCancelled(sent)) << sent;
   }
   // It leaves at once, though nobody receives it.
-  EXPECT_TRUE(world[0].send(1, kChannel + 1, 0, span(small), patience()).wait_for(absl::Seconds(30)));
+  EXPECT_TRUE(world[0].send(1, kChannel + 1, 0, span(small), timeout()).wait_for(absl::Seconds(30)));
 }
 
 TEST_P(MeshTest, ErrorsNameRanksAsTheChannelDoes) {
@@ -165,26 +165,26 @@ TEST_P(MeshTest, ErrorsNameRanksAsTheChannelDoes) {
        "from rank 1 of the world in time");
   says(world[0].receive(2, kChannel + 1, 0, span(data), now).result().status(), "from rank 2 in time");
   says(world[0].send(2, kChannel, 0, span(large), now).result(), "rank 1 has not taken");
-  Future<int> receive = world[0].receive(2, kChannel, 0, span(data), patience());
-  EXPECT_TRUE(world[2].send(0, kChannel, 7, span(data), patience()).result().ok());
+  Future<int> receive = world[0].receive(2, kChannel, 0, span(data), timeout());
+  EXPECT_TRUE(world[2].send(0, kChannel, 7, span(data), timeout()).result().ok());
   world.meshes[2] = nullptr;
   EXPECT_EQ(receive.result().status().message(), "rank 1 has left");
-  EXPECT_EQ(world[0].receive(2, kChannel + 1, 0, span(data), patience()).result().status().message(),
+  EXPECT_EQ(world[0].receive(2, kChannel + 1, 0, span(data), timeout()).result().status().message(),
             "rank 2 has left");
-  says(world[0].send(2, kChannel, 0, span(data), patience()).result(), "rank 1 ");
+  says(world[0].send(2, kChannel, 0, span(data), timeout()).result(), "rank 1 ");
 }
 
 TEST_P(MeshTest, ShutdownEndsWhatIsUnderWay) {
   World world(2, transports());
   std::string large(kEager + 1, 'x');
   std::string data(1, 'x');
-  Future<int> receive = world[0].receive(1, kChannel, 0, span(data), patience());
-  Future<void> send = world[0].send(1, kChannel, 0, span(large), patience());
+  Future<int> receive = world[0].receive(1, kChannel, 0, span(data), timeout());
+  Future<void> send = world[0].send(1, kChannel, 0, span(large), timeout());
   world[0].shutdown();
   world[0].shutdown();
   EXPECT_EQ(receive.result().status().code(), absl::StatusCode::kCancelled);
   EXPECT_EQ(send.result().code(), absl::StatusCode::kCancelled);
-  EXPECT_EQ(world[0].send(1, kChannel, 0, span(data), patience()).result().code(),
+  EXPECT_EQ(world[0].send(1, kChannel, 0, span(data), timeout()).result().code(),
             absl::StatusCode::kCancelled);
 }
 
@@ -192,9 +192,9 @@ TEST_P(MeshTest, WrongArgumentsAreRefused) {
   World world(1, transports());
   std::string data(1, 'x');
   for (const int rank : {-2, 1}) {
-    EXPECT_EQ(world[0].send(rank, kChannel, 0, span(data), patience()).result().code(),
+    EXPECT_EQ(world[0].send(rank, kChannel, 0, span(data), timeout()).result().code(),
               absl::StatusCode::kInvalidArgument);
-    EXPECT_EQ(world[0].receive(rank, kChannel, 0, span(data), patience()).result().status().code(),
+    EXPECT_EQ(world[0].receive(rank, kChannel, 0, span(data), timeout()).result().status().code(),
               absl::StatusCode::kInvalidArgument);
   }
   EXPECT_EQ(Mesh::create({.rank = 2, .size = 2, .store = world.store}).status().code(),

@@ -18,7 +18,7 @@ namespace {
 constexpr std::size_t kNoteBytes = 512;
 constexpr absl::Duration kNoteTimeout = absl::Seconds(5);
 // A member refuses what comes after its failure, and tells why: which may come a little later.
-constexpr absl::Duration kNotePatience = absl::Milliseconds(200);
+constexpr absl::Duration kNoteTimeout = absl::Milliseconds(200);
 constexpr std::size_t kMaxKeptScratch = std::size_t{16} << 20;
 
 std::shared_ptr<std::string> make_note(const absl::Status& reason) {
@@ -123,7 +123,7 @@ absl::Status MeshGroup::run(const char* name, absl::Time deadline, Body body) {
     if (scratch_.size > kMaxKeptScratch) scratch_ = {};
     return status;
   }
-  if (absl::IsAborted(status) && broken().ok() && size() > 1 && state_->told.wait_for(kNotePatience)) {
+  if (absl::IsAborted(status) && broken().ok() && size() > 1 && state_->told.wait_for(kNoteTimeout)) {
     // The thread that completed the future may not have come to it yet.
     (void)state_->hear(state_->told.result());
   }

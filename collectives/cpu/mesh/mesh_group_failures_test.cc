@@ -23,7 +23,7 @@ TEST(MeshGroupFailureTest, AbsentMemberIsNamedWithinTheDeadline) {
           group.all_reduce(span(data), PlainReducer<double, Sum>(), in(absl::Milliseconds(300)));
       EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
       EXPECT_NE(status.message().find("rank "), std::string::npos) << status;
-      const absl::Status next = group.barrier(patience());
+      const absl::Status next = group.barrier(timeout());
       EXPECT_EQ(next.code(), absl::StatusCode::kAborted) << next;
       EXPECT_NE(next.message().find("in time"), std::string::npos) << next;
     });
@@ -37,7 +37,7 @@ TEST(MeshGroupFailureTest, MemberThatGoesFailsTheOperationOnAllOthers) {
   for (const std::size_t count : {1, 1'000'000}) {
     World world(5, "default");
     world.make_groups(std::size_t{32} << 10, std::size_t{512} << 10);
-    world.run([](MeshGroup& group, int) { EXPECT_TRUE(group.barrier(patience()).ok()); });
+    world.run([](MeshGroup& group, int) { EXPECT_TRUE(group.barrier(timeout()).ok()); });
     const absl::Time start = Clock::system().now();
     world.run([&, count = count](MeshGroup& group, int rank) {
       if (rank == 3) {
@@ -45,10 +45,10 @@ TEST(MeshGroupFailureTest, MemberThatGoesFailsTheOperationOnAllOthers) {
         return;
       }
       std::vector<double> data = values<double>(count, rank);
-      const absl::Status status = group.all_reduce(span(data), PlainReducer<double, Sum>(), patience());
+      const absl::Status status = group.all_reduce(span(data), PlainReducer<double, Sum>(), timeout());
       EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
       EXPECT_NE(status.message().find("rank 3"), std::string::npos) << status;
-      EXPECT_EQ(group.barrier(patience()).code(), absl::StatusCode::kAborted);
+      EXPECT_EQ(group.barrier(timeout()).code(), absl::StatusCode::kAborted);
     });
     EXPECT_LT(Clock::system().now() - start, absl::Seconds(20));
   }
@@ -60,10 +60,10 @@ TEST(MeshGroupFailureTest, AbortEndsTheOperationOnAllMembers) {
   world.run([](MeshGroup& group, int rank) {
     if (rank == 0) {
       group.abort("no more");
-      EXPECT_EQ(group.barrier(patience()).code(), absl::StatusCode::kAborted);
+      EXPECT_EQ(group.barrier(timeout()).code(), absl::StatusCode::kAborted);
       return;
     }
-    const absl::Status status = group.barrier(patience());
+    const absl::Status status = group.barrier(timeout());
     EXPECT_EQ(status.code(), absl::StatusCode::kAborted) << status;
     EXPECT_NE(status.message().find("no more"), std::string::npos) << status;
   });
@@ -83,7 +83,7 @@ TEST(MeshGroupFailureTest, MembersAreNamedAsTheGroupDoes) {
   const std::unique_ptr<MeshGroup> first = make(0, 0);
   std::unique_ptr<MeshGroup> second = make(1, 2);
   second->abort("no more");
-  EXPECT_EQ(first->barrier(patience()).message(), "barrier: rank 1 says: no more");
+  EXPECT_EQ(first->barrier(timeout()).message(), "barrier: rank 1 says: no more");
 }
 
 TEST(MeshGroupFailureTest, DifferentSizesAreAnErrorOnBothSides) {
@@ -91,7 +91,7 @@ TEST(MeshGroupFailureTest, DifferentSizesAreAnErrorOnBothSides) {
   world.make_groups(std::size_t{32} << 10, std::size_t{512} << 10);
   world.run([](MeshGroup& group, int rank) {
     std::vector<double> data(static_cast<std::size_t>(rank + 1));
-    const absl::Status status = group.all_reduce(span(data), PlainReducer<double, Sum>(), patience());
+    const absl::Status status = group.all_reduce(span(data), PlainReducer<double, Sum>(), timeout());
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
   });
 }
@@ -103,8 +103,8 @@ TEST(MeshGroupFailureTest, GroupsOfOneMeshAreApart) {
   world.groups.resize(2);
   world.make_groups(1024, 4096);
   first[0]->abort("over");
-  world.run([](MeshGroup& group, int) { EXPECT_TRUE(group.barrier(patience()).ok()); });
-  EXPECT_FALSE(first[1]->barrier(patience()).ok());
+  world.run([](MeshGroup& group, int) { EXPECT_TRUE(group.barrier(timeout()).ok()); });
+  EXPECT_FALSE(first[1]->barrier(timeout()).ok());
 }
 
 }  // namespace

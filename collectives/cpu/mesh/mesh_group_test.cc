@@ -43,32 +43,32 @@ void check_everything(MeshGroup& group, int rank, std::size_t count, bool all_ro
   const auto ok = [&](const absl::Status& status) {
     ASSERT_TRUE(status.ok()) << "rank " << rank << ": " << status;
   };
-  ok(group.barrier(patience()));
+  ok(group.barrier(timeout()));
   {
     std::vector<T> data = values<T>(count, rank);
-    ok(group.all_reduce(span(data), reducer, patience()));
+    ok(group.all_reduce(span(data), reducer, timeout()));
     EXPECT_EQ(data, sums<T>(count, size));
   }
   for (int root = all_roots ? 0 : size / 2; root < size; root += all_roots ? 1 : size) {
     std::vector<T> data = values<T>(count, rank);
-    ok(group.broadcast(span(data), root, patience()));
+    ok(group.broadcast(span(data), root, timeout()));
     EXPECT_EQ(data, values<T>(count, root));
     data = values<T>(count, rank);
-    ok(group.reduce(span(data), root, reducer, patience()));
+    ok(group.reduce(span(data), root, reducer, timeout()));
     EXPECT_EQ(data, rank == root ? sums<T>(count, size) : values<T>(count, rank));
 
     std::vector<T> mine = values<T>(count, rank);
     std::vector<std::vector<T>> list(rank == root ? n : 0, std::vector<T>(count));
-    ok(group.gather(span(mine), spans(list), root, patience()));
+    ok(group.gather(span(mine), spans(list), root, timeout()));
     for (std::size_t i = 0; i < list.size(); ++i) EXPECT_EQ(list[i], values<T>(count, static_cast<int>(i)));
     std::fill(mine.begin(), mine.end(), T(0));
-    ok(group.scatter(span(mine), spans(list), root, patience()));
+    ok(group.scatter(span(mine), spans(list), root, timeout()));
     EXPECT_EQ(mine, values<T>(count, rank));
   }
   {
     std::vector<T> mine = values<T>(count, rank);
     std::vector<std::vector<T>> list(n, std::vector<T>(count));
-    ok(group.all_gather(span(mine), spans(list), patience()));
+    ok(group.all_gather(span(mine), spans(list), timeout()));
     for (std::size_t i = 0; i < n; ++i) EXPECT_EQ(list[i], values<T>(count, static_cast<int>(i)));
   }
   {
@@ -77,14 +77,14 @@ void check_everything(MeshGroup& group, int rank, std::size_t count, bool all_ro
     for (int to = 0; to < size; ++to)
       inputs.push_back(values<T>(count + static_cast<std::size_t>(to), rank, to));
     std::vector<T> output(count + own);
-    ok(group.reduce_scatter(span(output), spans(inputs), reducer, patience()));
+    ok(group.reduce_scatter(span(output), spans(inputs), reducer, timeout()));
     EXPECT_EQ(output, sums<T>(count + own, size, rank));
     for (int to = 0; to < size; ++to)
       EXPECT_EQ(inputs[static_cast<std::size_t>(to)],
                 values<T>(count + static_cast<std::size_t>(to), rank, to));
     std::vector<std::vector<T>> outputs;
     for (int from = 0; from < size; ++from) outputs.emplace_back(count + own);
-    ok(group.all_to_all(spans(outputs), spans(inputs), patience()));
+    ok(group.all_to_all(spans(outputs), spans(inputs), timeout()));
     for (int from = 0; from < size; ++from)
       EXPECT_EQ(outputs[static_cast<std::size_t>(from)], values<T>(count + own, from, rank));
   }
@@ -151,7 +151,7 @@ TEST_P(MeshGroupTest, AllRanksGetTheSameBits) {
       std::vector<double> data(count);
       for (std::size_t i = 0; i < count; ++i)
         data[i] = 1.0 / static_cast<double>(3 + i * 13 + static_cast<std::size_t>(rank) * 7919);
-      ASSERT_TRUE(group.all_reduce(span(data), PlainReducer<double, Sum>(), patience()).ok());
+      ASSERT_TRUE(group.all_reduce(span(data), PlainReducer<double, Sum>(), timeout()).ok());
       results[static_cast<std::size_t>(rank)] = data;
     });
     for (const std::vector<double>& result : results) {
@@ -172,13 +172,13 @@ TEST_P(MeshGroupTest, WrongArgumentsBreakNothing) {
     const auto wrong = [](const absl::Status& status) {
       EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
     };
-    wrong(group.all_reduce(span(data), reducer, patience()));
-    wrong(group.broadcast(span(data), -1, patience()));
-    wrong(group.reduce(span(data), size, PlainReducer<char, Sum>(), patience()));
-    wrong(group.all_gather(span(data), list, patience()));
-    wrong(group.all_to_all(list, list, patience()));
-    wrong(group.reduce_scatter(span(data), list, PlainReducer<char, Sum>(), patience()));
-    EXPECT_TRUE(group.barrier(patience()).ok());
+    wrong(group.all_reduce(span(data), reducer, timeout()));
+    wrong(group.broadcast(span(data), -1, timeout()));
+    wrong(group.reduce(span(data), size, PlainReducer<char, Sum>(), timeout()));
+    wrong(group.all_gather(span(data), list, timeout()));
+    wrong(group.all_to_all(list, list, timeout()));
+    wrong(group.reduce_scatter(span(data), list, PlainReducer<char, Sum>(), timeout()));
+    EXPECT_TRUE(group.barrier(timeout()).ok());
   });
 }
 

@@ -20,7 +20,7 @@
 namespace gradwire::collectives::cpu {
 
 inline absl::Time in(absl::Duration duration) { return Clock::system().now() + duration; }
-inline absl::Time patience() { return in(absl::Seconds(120)); }
+inline absl::Time timeout() { return in(absl::Seconds(120)); }
 
 template <class T>
 Span span(std::vector<T>& values) {

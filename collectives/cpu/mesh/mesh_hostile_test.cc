@@ -77,7 +77,7 @@ TEST_F(HostileMesh, StrangersAreTurnedAway) {
   ASSERT_EQ(member.listener->wait_for_messages(1).size(), 1u);
   member.send(encode_frame({.kind = FrameKind::kEager, .channel = 3, .size = 1}) + "a");
   std::string received(1, 'x');
-  EXPECT_EQ(world_[0].receive(1, 3, 0, span(received), patience()).result().value_or(-1), 1);
+  EXPECT_EQ(world_[0].receive(1, 3, 0, span(received), timeout()).result().value_or(-1), 1);
   // A second one of the same rank.
   Connected second = connect();
   second.send(hello(1, 3, token_));
@@ -112,7 +112,7 @@ TEST_F(HostileMesh, MemberThatBreaksTheProtocolIsLost) {
     member.send(hello(1, 3, world.store->get("mesh/token")));
     ASSERT_EQ(member.listener->wait_for_messages(1).size(), 1u);
     std::string received(1, 'x');
-    Future<int> receive = world[0].receive(1, 3, 0, span(received), patience());
+    Future<int> receive = world[0].receive(1, 3, 0, span(received), timeout());
     member.send(header, buffer);
     member.expect_closed();
     EXPECT_EQ(receive.result().status().code(), absl::StatusCode::kUnavailable) << receive.result().status();
@@ -135,7 +135,7 @@ TEST_F(HostileMesh, ReceiverThatBreaksTheProtocolIsLost) {
     ASSERT_TRUE(address.ok());
     world.store->set("mesh/rank/1", absl::StrCat("tcp ", *address, "\n"));
     std::string data(1, 'x');
-    EXPECT_EQ(world[0].send(1, 3, 0, span(data), patience()).result().code(), absl::StatusCode::kUnavailable);
+    EXPECT_EQ(world[0].send(1, 3, 0, span(data), timeout()).result().code(), absl::StatusCode::kUnavailable);
     listening->shutdown();
   }
 }
@@ -180,15 +180,15 @@ TEST_F(HostileMesh, CallbackOfAnEndedMessageMayCancelAnotherOne) {
   world.meshes.push_back(world.make(0, 2, {"tcp"}, kEager));
   ScriptedRank other(world);
   std::string large(std::size_t{64} << 20, 'x');
-  const Future<void> first = world[0].send(1, 3, 0, span(large), patience());
+  const Future<void> first = world[0].send(1, 3, 0, span(large), timeout());
   EXPECT_EQ(other.frame(0).kind, FrameKind::kHello);
   other.say({.kind = FrameKind::kWelcome});
   const Frame announced = other.frame(1);
   EXPECT_EQ(announced.kind, FrameKind::kRts);
   // From the next frame on it reads nothing.
   other.listener().hold_back();
-  const Future<void> second = world[0].send(1, 3, 0, span(large), patience());
-  const Future<void> third = world[0].send(1, 3, 0, span(large), patience());
+  const Future<void> second = world[0].send(1, 3, 0, span(large), timeout());
+  const Future<void> third = world[0].send(1, 3, 0, span(large), timeout());
   other.say({.kind = FrameKind::kCts, .id = announced.id});
   other.say({.kind = FrameKind::kNack,
              .code = static_cast<uint32_t>(absl::StatusCode::kAborted),
@@ -269,7 +269,7 @@ TEST_F(HostileMesh, MemberThatReadsNoAnswersIsLost) {
   say(hello(1, 3, token_));
   world_[0].abort(3, absl::AbortedError("ended"));
   std::string received(1, 'x');
-  const Future<int> receive = world_[0].receive(1, 4, 0, span(received), patience());
+  const Future<int> receive = world_[0].receive(1, 4, 0, span(received), timeout());
   // 10 MB of answers may wait, beside those in the sockets.
   const std::string rts = encode_frame({.kind = FrameKind::kRts, .channel = 3, .size = 5, .id = 7});
   for (int sent = 0; sent < 5'000'000 && !receive.done(); ++sent) say(rts);

@@ -120,7 +120,7 @@ void MeshSender::transmit(const ConnectionPtr& out, const SendTable::Outgoing& n
   {
     MutexLock lock(endpoint_.mutex);
     if (next.frame.kind == FrameKind::kRts) {
-      endpoint_.state.sends().announced(send, status, effects);
+      endpoint_.state.sends().rts_sent(send, status, effects);
     } else if (status.ok()) {
       endpoint_.state.sends().sent(send, effects);
     } else {

@@ -26,9 +26,9 @@ TEST_P(MeshTest, MessagesOfEverySizeArriveWholeWhicheverComesFirst) {
         std::string received(size, 'x');
         Future<int> receive;
         Future<void> send;
-        if (receive_first) receive = world[1].receive(0, kChannel, 1, span(received), patience());
-        send = world[0].send(1, kChannel, 1, span(sent), patience());
-        if (!receive_first) receive = world[1].receive(0, kChannel, 1, span(received), patience());
+        if (receive_first) receive = world[1].receive(0, kChannel, 1, span(received), timeout());
+        send = world[0].send(1, kChannel, 1, span(sent), timeout());
+        if (!receive_first) receive = world[1].receive(0, kChannel, 1, span(received), timeout());
         EXPECT_TRUE(send.result().ok()) << send.result();
         std::memset(sent.data(), 0, sent.size());  // It is the caller's again.
         ASSERT_TRUE(receive.result().ok()) << receive.result().status();
@@ -48,8 +48,8 @@ TEST_P(MeshTest, SendReceiveInBothDirectionsAtOnce) {
         const std::size_t size = i % 3 == 0 ? 200'000 : 8;
         std::string sent = bytes(size, static_cast<unsigned>(i + rank));
         std::string received(size, 'x');
-        Future<int> receive = world[rank].receive(1 - rank, kChannel, i, span(received), patience());
-        Future<void> send = world[rank].send(1 - rank, kChannel, i, span(sent), patience());
+        Future<int> receive = world[rank].receive(1 - rank, kChannel, i, span(received), timeout());
+        Future<void> send = world[rank].send(1 - rank, kChannel, i, span(sent), timeout());
         ASSERT_TRUE(receive.result().ok()) << receive.result().status();
         ASSERT_TRUE(send.result().ok()) << send.result();
         EXPECT_EQ(received, bytes(size, static_cast<unsigned>(i + 1 - rank)));
@@ -64,7 +64,7 @@ TEST_P(MeshTest, AnySourceSaysWhoSent) {
   std::vector<std::string> sent = {"0", "1", "2", "3"};
   for (int rank = 0; rank < 4; ++rank) {
     EXPECT_TRUE(world[rank]
-                    .send(0, kChannel, 5, span(sent[static_cast<std::size_t>(rank)]), patience())
+                    .send(0, kChannel, 5, span(sent[static_cast<std::size_t>(rank)]), timeout())
                     .result()
                     .ok());
   }
@@ -72,7 +72,7 @@ TEST_P(MeshTest, AnySourceSaysWhoSent) {
   for (int i = 0; i < 4; ++i) {
     std::string received(1, 'x');
     const absl::StatusOr<int> from =
-        world[0].receive(kAnyRank, kChannel, 5, span(received), patience()).result();
+        world[0].receive(kAnyRank, kChannel, 5, span(received), timeout()).result();
     ASSERT_TRUE(from.ok()) << from.status();
     EXPECT_EQ(received, std::to_string(*from));
     all += received;
@@ -95,13 +95,13 @@ TEST_P(MeshTest, MessagesAreNotOvertaken) {
       for (int i = 0; i < kMessages; ++i)
         sent.push_back(bytes(100'000 * (i % 2) + 8, static_cast<unsigned>(i + tag)));
       for (std::string& message : sent)
-        sends.push_back(world[0].send(1, kChannel, tag, span(message), patience()));
+        sends.push_back(world[0].send(1, kChannel, tag, span(message), timeout()));
       for (const Future<void>& send : sends) EXPECT_TRUE(send.result().ok()) << send.result();
     });
     threads.emplace_back([&world, tag] {
       for (int i = 0; i < kMessages; ++i) {
         std::string received(static_cast<std::size_t>(100'000 * (i % 2) + 8), 'x');
-        ASSERT_TRUE(world[1].receive(0, kChannel, tag, span(received), patience()).result().ok());
+        ASSERT_TRUE(world[1].receive(0, kChannel, tag, span(received), timeout()).result().ok());
         ASSERT_EQ(received, bytes(received.size(), static_cast<unsigned>(i + tag)));
       }
     });
@@ -115,16 +115,16 @@ TEST_P(MeshTest, ManyMessagesThatNobodyReceivesAreHeldBackAndArrive) {
   std::vector<std::string> sent;
   for (int i = 0; i < kMessages; ++i) sent.push_back(bytes(kEager, static_cast<unsigned>(i)));
   std::vector<Future<void>> sends;
-  for (std::string& message : sent) sends.push_back(world[0].send(1, kChannel, 0, span(message), patience()));
+  for (std::string& message : sent) sends.push_back(world[0].send(1, kChannel, 0, span(message), timeout()));
   EXPECT_FALSE(sends.back().wait_for(absl::Milliseconds(50)));
   for (int i = 0; i < kMessages; ++i) {
     std::string received(kEager, 'x');
-    ASSERT_TRUE(world[1].receive(0, kChannel, 0, span(received), patience()).result().ok());
+    ASSERT_TRUE(world[1].receive(0, kChannel, 0, span(received), timeout()).result().ok());
     ASSERT_EQ(received, sent[static_cast<std::size_t>(i)]);
   }
   for (const Future<void>& send : sends) EXPECT_TRUE(send.result().ok()) << send.result();
   // The window is open again.
-  EXPECT_TRUE(world[0].send(1, kChannel, 0, span(sent[0]), patience()).wait_for(absl::Seconds(30)));
+  EXPECT_TRUE(world[0].send(1, kChannel, 0, span(sent[0]), timeout()).wait_for(absl::Seconds(30)));
 }
 
 TEST_P(MeshTest, SelfSendWorks) {
@@ -132,18 +132,18 @@ TEST_P(MeshTest, SelfSendWorks) {
   for (const std::size_t size : {0ul, 5ul, kEager, kEager + 1, 1ul << 20}) {
     std::string sent = bytes(size, 1);
     std::string received(size, 'x');
-    Future<void> send = world[0].send(0, kChannel, 0, span(sent), patience());
+    Future<void> send = world[0].send(0, kChannel, 0, span(sent), timeout());
     EXPECT_EQ(send.done(), size <= kEager);
-    EXPECT_EQ(world[0].receive(kAnyRank, kChannel, 0, span(received), patience()).result().value_or(-1), 0);
+    EXPECT_EQ(world[0].receive(kAnyRank, kChannel, 0, span(received), timeout()).result().value_or(-1), 0);
     EXPECT_TRUE(send.result().ok()) << send.result();
     EXPECT_EQ(received, sent);
   }
   std::string sent = bytes(kEager + 1, 1);
   Future<void> late = world[0].send(0, kChannel, 0, span(sent), in(absl::Milliseconds(20)));
   EXPECT_EQ(late.result().code(), absl::StatusCode::kDeadlineExceeded);
-  Future<void> refused = world[0].send(0, kChannel, 0, span(sent), patience());
+  Future<void> refused = world[0].send(0, kChannel, 0, span(sent), timeout());
   std::string small(2, 'x');
-  EXPECT_EQ(world[0].receive(0, kChannel, 0, span(small), patience()).result().status().code(),
+  EXPECT_EQ(world[0].receive(0, kChannel, 0, span(small), timeout()).result().status().code(),
             absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(refused.result().code(), absl::StatusCode::kInvalidArgument);
 }
@@ -153,13 +153,13 @@ TEST_P(MeshTest, MessagesWaitForARankThatComesLater) {
   world.meshes.push_back(world.make(0, 2, transports(), kEager));
   std::string sent = "a";
   std::string received(1, 'x');
-  Future<void> send = world[0].send(1, kChannel, 0, span(sent), patience());
+  Future<void> send = world[0].send(1, kChannel, 0, span(sent), timeout());
   Future<void> late = world[0].send(1, kChannel, 0, span(sent), in(absl::Milliseconds(20)));
   EXPECT_EQ(late.result().code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_FALSE(send.done());
   world.meshes.push_back(world.make(1, 2, transports(), kEager));
   EXPECT_TRUE(send.result().ok());
-  EXPECT_TRUE(world[1].receive(0, kChannel, 0, span(received), patience()).result().ok());
+  EXPECT_TRUE(world[1].receive(0, kChannel, 0, span(received), timeout()).result().ok());
 }
 
 }  // namespace

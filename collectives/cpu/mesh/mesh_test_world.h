@@ -20,7 +20,7 @@ inline constexpr uint64_t kChannel = 3;
 inline constexpr std::size_t kEager = std::size_t{64} << 10;
 
 inline absl::Time in(absl::Duration duration) { return Clock::system().now() + duration; }
-inline absl::Time patience() { return in(absl::Seconds(60)); }
+inline absl::Time timeout() { return in(absl::Seconds(60)); }
 
 inline Span span(std::string& bytes) { return {bytes.data(), bytes.size()}; }
 

@@ -46,8 +46,8 @@ struct Operation {
 struct Send : Operation<void> {
   enum class Stage {
     kQueued,      // In the outbox; the receiver knows nothing of it.
-    kAnnouncing,  // The carrier sends the announcement.
-    kAnnounced,   // The receiver has not answered.
+    kSendingRts,  // The carrier sends the announcement.
+    kRtsSent,     // The receiver has not answered.
     kCleared,     // In the outbox, with its data: the receiver has asked for it.
     kSending,     // The carrier sends the data.
   };

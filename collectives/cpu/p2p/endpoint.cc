@@ -13,7 +13,7 @@ using Kind = Effect::Kind;
 Endpoint::Endpoint(const Options& options)
     : options_(options),
       matcher_(options.rank, options.size, channels_, options.eager_window),
-      sends_(options.size, options.eager_bytes, options.max_announced, options.eager_window) {}
+      sends_(options.size, options.eager_bytes, options.max_pending_rts, options.eager_window) {}
 
 absl::Status Endpoint::check(int rank) const {
   if (rank >= 0 && rank < options_.size) return absl::OkStatus();
@@ -51,7 +51,7 @@ void Endpoint::send_to_self(const SendPtr& send, Effects& effects) {
     status = matcher_.eager(self, send->channel, send->tag,
                             Payload::copy_of(send->data.data, send->data.size), actions);
   } else {
-    send->stage = Send::Stage::kAnnounced;
+    send->stage = Send::Stage::kRtsSent;
     status = matcher_.announce(self, send->channel, send->tag, send->data.size, send->id, actions);
   }
   if (send->eager || !status.ok()) sends_.finish(send, std::move(status), effects);
@@ -60,7 +60,7 @@ void Endpoint::send_to_self(const SendPtr& send, Effects& effects) {
 
 // The receive for a message of this rank's own: 1. the data goes into it; 2. the send is done.
 void Endpoint::clear_self(uint64_t id, Effects& effects) {
-  const SendPtr send = sends_.find_announced(options_.rank, id);
+  const SendPtr send = sends_.find_pending_rts(options_.rank, id);
   if (send == nullptr) return;
   Matcher::Actions actions;
   (void)matcher_.data(options_.rank, id, Payload(send->data.data, send->data.size), actions);
@@ -210,7 +210,7 @@ absl::Status Endpoint::on_passed(int src, uint64_t size, Effects& effects) {
 }
 
 void Endpoint::on_nack(int from, uint64_t id, absl::StatusCode code, uint64_t size, Effects& effects) {
-  const SendPtr send = sends_.find_announced(from, id);
+  const SendPtr send = sends_.find_pending_rts(from, id);
   if (send == nullptr) return;
   const std::string name = channels_.name_of(send->channel, from);
   sends_.on_nack(from, id,

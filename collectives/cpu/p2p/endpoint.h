@@ -28,7 +28,7 @@ class Endpoint {
     int rank = 0;
     int size = 1;
     std::size_t eager_bytes = std::size_t{64} << 10;
-    std::size_t max_announced = kMaxAnnounced;
+    std::size_t max_pending_rts = kMaxPendingRts;
     // The same in all ranks.
     uint64_t eager_window = kEagerWindow;
     // How errors name what the ranks are in: "world", "group".

@@ -30,8 +30,11 @@ class EndpointTest : public testing::Test {
  protected:
   struct Rank {
     explicit Rank(int rank)
-        : endpoint(
-              {.rank = rank, .size = 3, .eager_bytes = 4, .max_announced = 2, .eager_window = kTestWindow}) {}
+        : endpoint({.rank = rank,
+                    .size = 3,
+                    .eager_bytes = 4,
+                    .max_pending_rts = 2,
+                    .eager_window = kTestWindow}) {}
     Endpoint endpoint;
     // What the rank has answered: to whom, and the frame.
     std::deque<std::pair<int, Frame>> answers;
@@ -102,8 +105,8 @@ class EndpointTest : public testing::Test {
     EXPECT_TRUE(sends(from).outboxes().has(to));
     return sends(from).take(to);
   }
-  void announced(int from, const SendPtr& send, const absl::Status& status = absl::OkStatus()) {
-    act(from, [&](Effects& effects) { sends(from).announced(send, status, effects); });
+  void rts_sent(int from, const SendPtr& send, const absl::Status& status = absl::OkStatus()) {
+    act(from, [&](Effects& effects) { sends(from).rts_sent(send, status, effects); });
   }
   void sent(int from, const SendPtr& send) {
     act(from, [&](Effects& effects) { sends(from).sent(send, effects); });
@@ -128,7 +131,7 @@ class EndpointTest : public testing::Test {
     if (next.send != nullptr && next.frame.kind != FrameKind::kRts)
       text.assign(static_cast<const char*>(next.send->data.data), next.send->data.size);
     if (next.frame.kind == FrameKind::kRts) {
-      announced(from, next.send);
+      rts_sent(from, next.send);
     } else if (next.send != nullptr) {
       sent(from, next.send);
     }

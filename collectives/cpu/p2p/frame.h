@@ -7,7 +7,7 @@
 
 // What ranks say to one another to exchange messages: the eager and the rendezvous protocol. Two carriers
 // bring frames to other ranks, in order: connections (mesh/mesh_wire.h) and rings in shared memory
-// (lanes/lane.h).
+// (shm_p2p/p2p_ring.h).
 //
 // A short message goes at once, as kEager, and waits at the receiver for its receive. A longer one is
 // announced with kRts (ready to send). The receiver answers with kCts (clear to send) when a receive has been
@@ -21,7 +21,7 @@
 //
 // A sender has at most kEagerWindow bytes of messages that nobody asked for, each counted with kMessageCost
 // bytes more, that the receiver has not returned with kCredit. Messages that would be more are announced, and
-// at most kMaxAnnounced of these are unanswered. A receiver ends its exchange with a sender that exceeds
+// at most kMaxPendingRts of these are unanswered. A receiver ends its exchange with a sender that exceeds
 // this.
 namespace gradwire::collectives::cpu {
 
@@ -67,7 +67,7 @@ inline constexpr int kAnyRank = -1;
 
 inline constexpr uint64_t kEagerWindow = uint64_t{16} << 20;
 inline constexpr uint64_t kMessageCost = 64;
-inline constexpr std::size_t kMaxAnnounced = std::size_t{1} << 17;
+inline constexpr std::size_t kMaxPendingRts = std::size_t{1} << 17;
 
 // Whether this is the code of an error, as kNack and kCancel say one.
 inline bool is_error_code(uint64_t code) {

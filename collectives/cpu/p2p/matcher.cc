@@ -86,8 +86,8 @@ std::optional<int> Matcher::find_arrived(int src, uint64_t channel, int64_t tag)
 void Matcher::match(const Posted& posted, int src, const Key& key, Arrived arrived, Actions& actions) {
   const bool fits = posted.size == arrived.size;
   if (arrived.message != 0) {
-    auto announced = announced_.find({src, arrived.message});
-    if (announced == announced_.end()) {
+    auto announced = pending_rts_.find({src, arrived.message});
+    if (announced == pending_rts_.end()) {
       fail(posted.receive, gone(std::get<0>(key), src), actions);
       return;
     }
@@ -102,7 +102,7 @@ void Matcher::match(const Posted& posted, int src, const Key& key, Arrived arriv
           {.kind = Kind::kClear, .src = src, .receive = posted.receive, .message = arrived.message});
       return;
     }
-    announced_.erase(announced);
+    pending_rts_.erase(announced);
     actions.push_back({.kind = Kind::kNack,
                        .src = src,
                        .message = arrived.message,
@@ -160,7 +160,7 @@ void Matcher::cancel(uint64_t receive) {
   if (found == receives_.end()) return;
   const Receive& entry = found->second;
   if (entry.message != 0) {
-    announced_.find({entry.src, entry.message})->second.receive = 0;
+    pending_rts_.find({entry.src, entry.message})->second.receive = 0;
   } else {
     queues_.find(entry.key)->second.posted.erase(entry.place);
     if (std::get<2>(entry.key) == kAnyRank) --posted_to_any_;
@@ -190,13 +190,13 @@ absl::Status Matcher::eager(int src, uint64_t channel, int64_t tag, Payload payl
 absl::Status Matcher::announce(int src, uint64_t channel, int64_t tag, uint64_t size, uint64_t message,
                                Actions& actions) {
   Peer& from = peer(src);
-  if (from.announced >= kMaxAnnounced)
-    return absl::InvalidArgumentError(absl::StrCat("more than ", kMaxAnnounced, " messages announced"));
+  if (from.announced >= kMaxPendingRts)
+    return absl::InvalidArgumentError(absl::StrCat("more than ", kMaxPendingRts, " messages announced"));
   const Key key(channel, tag, src);
-  auto [announced, fresh] = announced_.try_emplace({src, message});
+  auto [announced, fresh] = pending_rts_.try_emplace({src, message});
   if (!fresh) return absl::InvalidArgumentError(absl::StrCat("message ", message, " announced twice"));
   if (absl::Status aborted = channels_.state(channel); !aborted.ok()) {
-    announced_.erase(announced);
+    pending_rts_.erase(announced);
     actions.push_back({.kind = Kind::kNack, .src = src, .message = message, .status = std::move(aborted)});
     return absl::OkStatus();
   }
@@ -215,8 +215,8 @@ absl::Status Matcher::announce(int src, uint64_t channel, int64_t tag, uint64_t 
 }
 
 absl::Status Matcher::data(int src, uint64_t message, Payload payload, Actions& actions) {
-  auto found = announced_.find({src, message});
-  if (found == announced_.end() || !found->second.cleared)
+  auto found = pending_rts_.find({src, message});
+  if (found == pending_rts_.end() || !found->second.cleared)
     return absl::InvalidArgumentError(
         absl::StrCat("data of message ", message, ", which was not cleared to be sent"));
   if (found->second.size != payload.size()) {
@@ -224,7 +224,7 @@ absl::Status Matcher::data(int src, uint64_t message, Payload payload, Actions& 
                                                    ", which was announced with ", found->second.size));
   }
   const uint64_t receive = found->second.receive;
-  announced_.erase(found);
+  pending_rts_.erase(found);
   if (receive == 0) return absl::OkStatus();
   receives_.erase(receive);
   actions.push_back({.kind = Kind::kDeliver, .src = src, .receive = receive, .payload = std::move(payload)});
@@ -232,16 +232,16 @@ absl::Status Matcher::data(int src, uint64_t message, Payload payload, Actions& 
 }
 
 absl::Status Matcher::came(int src, uint64_t message, Payload payload, Actions& actions) {
-  const auto found = announced_.find({src, message});
+  const auto found = pending_rts_.find({src, message});
   // It was dropped with its channel.
-  if (found == announced_.end()) return passed(src, payload.size(), actions);
+  if (found == pending_rts_.end()) return passed(src, payload.size(), actions);
   if (found->second.cleared || found->second.size != payload.size())
     return absl::InvalidArgumentError(absl::StrCat("message ", message, ", which is another one"));
   if (absl::Status full = take_window(src, payload.size()); !full.ok()) return full;
   found->second.place->message = 0;
   found->second.place->payload = std::move(payload);
   --peer(src).announced;
-  announced_.erase(found);
+  pending_rts_.erase(found);
   return absl::OkStatus();
 }
 
@@ -260,10 +260,10 @@ bool Matcher::awaits(int src, uint64_t channel, int64_t tag) const {
 }
 
 void Matcher::withdraw(int src, uint64_t message, absl::StatusCode code, Actions& actions) {
-  auto found = announced_.find({src, message});
-  if (found == announced_.end()) return;
+  auto found = pending_rts_.find({src, message});
+  if (found == pending_rts_.end()) return;
   const Announced announced = found->second;
-  announced_.erase(found);
+  pending_rts_.erase(found);
   if (!announced.cleared) {
     --peer(src).announced;
     queues_.find(announced.key)->second.arrived.erase(announced.place);

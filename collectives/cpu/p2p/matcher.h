@@ -88,7 +88,7 @@ class Matcher {
   void lost(int src, const absl::Status& reason, Actions& actions);
 
   // Messages and receives that wait, or whose data is awaited.
-  std::size_t size() const { return receives_.size() + waiting_ + announced_.size(); }
+  std::size_t size() const { return receives_.size() + waiting_ + pending_rts_.size(); }
 
  private:
   using Key = std::tuple<uint64_t, int64_t, int>;  // Channel, tag, source (kAnyRank: of receives).
@@ -153,7 +153,7 @@ class Matcher {
   absl::flat_hash_map<Key, Queue> queues_;
   absl::flat_hash_map<uint64_t, Receive> receives_;
   // Waiting, or cleared to send.
-  absl::flat_hash_map<MessageKey, Announced> announced_;
+  absl::flat_hash_map<MessageKey, Announced> pending_rts_;
   uint64_t next_order_ = 0;
   std::size_t posted_to_any_ = 0;
   std::size_t waiting_ = 0;

@@ -16,7 +16,7 @@ void Matcher::lost(int src, const absl::Status& reason, Actions& actions) {
   from.reason = reason;
   from.announced = 0;
   // What was announced stays in its queue, in its order, for a receive that then hears that it will not come.
-  absl::erase_if(announced_, [&](const auto& entry) { return entry.first.first == src; });
+  absl::erase_if(pending_rts_, [&](const auto& entry) { return entry.first.first == src; });
   const bool alone = all_others_lost();
   std::vector<uint64_t> failed;
   for (const auto& [receive, entry] : receives_) {
@@ -57,7 +57,7 @@ void Matcher::clear(uint64_t channel, const absl::Status& reason, Actions& actio
       --waiting_;
       if (arrived.message == 0) {
         return_credit(src, arrived.size, actions);
-      } else if (announced_.erase({src, arrived.message}) > 0) {
+      } else if (pending_rts_.erase({src, arrived.message}) > 0) {
         --peer(src).announced;
         actions.push_back({.kind = Kind::kNack, .src = src, .message = arrived.message, .status = reason});
       }

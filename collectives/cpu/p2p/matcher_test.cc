@@ -170,7 +170,7 @@ TEST_F(MatcherTest, AnnouncementsAreBounded) {
   uint64_t message = 0;
   while (matcher_.announce(1, kChannel, 0, 8, ++message, actions).ok()) {
   }
-  EXPECT_EQ(message, kMaxAnnounced + 1);
+  EXPECT_EQ(message, kMaxPendingRts + 1);
   EXPECT_TRUE(actions.empty());
 }
 
@@ -191,16 +191,16 @@ TEST_F(MatcherTest, CreditThatWasNotReturnedYetIsNoRoom) {
 TEST_F(MatcherTest, AnnouncementsThatAreOverDoNotCount) {
   Matcher::Actions actions;
   uint64_t message = 0;
-  for (std::size_t i = 0; i < kMaxAnnounced; ++i) {
+  for (std::size_t i = 0; i < kMaxPendingRts; ++i) {
     ASSERT_TRUE(matcher_.announce(1, kChannel, 0, 1, ++message, actions).ok());
     matcher_.withdraw(1, message, absl::StatusCode::kCancelled, actions);
   }
-  for (std::size_t i = 0; i < kMaxAnnounced; ++i) {
+  for (std::size_t i = 0; i < kMaxPendingRts; ++i) {
     ASSERT_TRUE(matcher_.announce(1, kChannel, 0, 1, ++message, actions).ok());
     ASSERT_TRUE(matcher_.came(1, message, payload("x"), actions).ok());
     matcher_.post(message, 1, kChannel, 0, 1, actions);
   }
-  for (std::size_t i = 0; i < kMaxAnnounced; ++i) {
+  for (std::size_t i = 0; i < kMaxPendingRts; ++i) {
     ASSERT_TRUE(matcher_.announce(1, kChannel, 0, 1, ++message, actions).ok());
     matcher_.post(message, 1, kChannel, 0, 1, actions);
     ASSERT_TRUE(matcher_.data(1, message, payload("x"), actions).ok());

@@ -64,9 +64,9 @@ absl::Status SendTable::add(const SendPtr& send, uint64_t id, const std::string&
   Peer& to = peer(send->peer);
   send->eager = take_window(send->peer, send->data.size);
   if (!send->eager) {
-    if (to.announced >= max_announced_) {
+    if (to.announced >= max_pending_rts_) {
       return absl::ResourceExhaustedError(
-          absl::StrCat(dst_name, " has left ", max_announced_, " messages of this rank waiting"));
+          absl::StrCat(dst_name, " has left ", max_pending_rts_, " messages of this rank waiting"));
     }
     ++to.announced;
     send->counted = true;
@@ -89,12 +89,12 @@ void SendTable::enqueue(const SendPtr& send, Effects& effects) {
 SendTable::Outgoing SendTable::take(int dst) {
   Outgoing next = outboxes_.pop(dst);
   if (next.send != nullptr) {
-    next.send->stage = next.frame.kind == FrameKind::kRts ? Send::Stage::kAnnouncing : Send::Stage::kSending;
+    next.send->stage = next.frame.kind == FrameKind::kRts ? Send::Stage::kSendingRts : Send::Stage::kSending;
   }
   return next;
 }
 
-void SendTable::announced(const SendPtr& send, const absl::Status& status, Effects& effects) {
+void SendTable::rts_sent(const SendPtr& send, const absl::Status& status, Effects& effects) {
   if (!contains(*send)) return;
   if (!status.ok()) {
     finish(send, status, effects);
@@ -102,7 +102,7 @@ void SendTable::announced(const SendPtr& send, const absl::Status& status, Effec
     if (!send->nacked) say_cancel(*send, send->ended.code(), effects);
     finish(send, send->ended, effects);
   } else {
-    send->stage = Send::Stage::kAnnounced;
+    send->stage = Send::Stage::kRtsSent;
     if (send->cleared) on_clear(send->peer, send->id, effects);
   }
 }
@@ -131,21 +131,21 @@ SendPtr SendTable::find(uint64_t id) const {
   return found == sends_.end() ? nullptr : found->second;
 }
 
-SendPtr SendTable::find_announced(int from, uint64_t id) const {
+SendPtr SendTable::find_pending_rts(int from, uint64_t id) const {
   SendPtr send = find(id);
   if (send == nullptr) return nullptr;
-  const bool waits = send->stage == Send::Stage::kAnnounced || send->stage == Send::Stage::kAnnouncing;
+  const bool waits = send->stage == Send::Stage::kRtsSent || send->stage == Send::Stage::kSendingRts;
   return waits && send->peer == from && !send->cleared && !send->nacked ? send : nullptr;
 }
 
 void SendTable::on_clear(int from, uint64_t id, Effects& effects) {
   const SendPtr send = find(id);
   if (send == nullptr || send->peer != from) return;
-  if (send->stage == Send::Stage::kAnnouncing) {
+  if (send->stage == Send::Stage::kSendingRts) {
     send->cleared = send->ended.ok();
     return;
   }
-  if (send->stage != Send::Stage::kAnnounced) return;
+  if (send->stage != Send::Stage::kRtsSent) return;
   settle(*send);
   send->stage = Send::Stage::kCleared;
   outboxes_.push(from, {{.kind = FrameKind::kData, .size = send->data.size, .id = send->id}, send});
@@ -153,9 +153,9 @@ void SendTable::on_clear(int from, uint64_t id, Effects& effects) {
 }
 
 void SendTable::on_nack(int from, uint64_t id, absl::Status why, Effects& effects) {
-  const SendPtr send = find_announced(from, id);
+  const SendPtr send = find_pending_rts(from, id);
   if (send == nullptr) return;
-  if (send->stage == Send::Stage::kAnnouncing) {
+  if (send->stage == Send::Stage::kSendingRts) {
     send->nacked = true;
     if (send->ended.ok()) send->ended = std::move(why);
     return;
@@ -174,10 +174,10 @@ void SendTable::end(const SendPtr& send, absl::Status status, Effects& effects) 
       outboxes_.erase(send);
       say_cancel(*send, status.code(), effects);
       break;
-    case Send::Stage::kAnnounced:
+    case Send::Stage::kRtsSent:
       say_cancel(*send, status.code(), effects);
       break;
-    case Send::Stage::kAnnouncing:
+    case Send::Stage::kSendingRts:
     case Send::Stage::kSending:
       if (!send->ended.ok()) return;
       send->ended = std::move(status);

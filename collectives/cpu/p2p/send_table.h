@@ -64,9 +64,9 @@ class SendTable {
  public:
   using Outgoing = Outboxes::Entry;
 
-  SendTable(int size, std::size_t eager_bytes, std::size_t max_announced, uint64_t eager_window)
+  SendTable(int size, std::size_t eager_bytes, std::size_t max_pending_rts, uint64_t eager_window)
       : eager_bytes_(eager_bytes),
-        max_announced_(max_announced),
+        max_pending_rts_(max_pending_rts),
         eager_window_(eager_window),
         peers_(static_cast<std::size_t>(size)),
         outboxes_(size) {}
@@ -90,7 +90,7 @@ class SendTable {
   // REQUIRES: outboxes().has(dst)
   Outgoing take(int dst);
   // The carrier has said the announcement, or could not.
-  void announced(const SendPtr& send, const absl::Status& status, Effects& effects);
+  void rts_sent(const SendPtr& send, const absl::Status& status, Effects& effects);
   // The carrier has sent all data, or has a copy: it succeeds, even if it was to end meanwhile.
   void sent(const SendPtr& send, Effects& effects);
   // The carrier uses the caller's memory no more, because it was to let go (kRetract), or nothing can be sent
@@ -105,7 +105,7 @@ class SendTable {
   void on_nack(int from, uint64_t id, absl::Status why, Effects& effects);
   SendPtr find(uint64_t id) const;
   // The message `id` of an announcement, if it waits for an answer from `from`.
-  SendPtr find_announced(int from, uint64_t id) const;
+  SendPtr find_pending_rts(int from, uint64_t id) const;
   // Ends the message now, or when the carrier has let go of it.
   void end(const SendPtr& send, absl::Status status, Effects& effects);
   // Ends it whatever its stage.
@@ -127,7 +127,7 @@ class SendTable {
   void say_cancel(const Send& send, absl::StatusCode code, Effects& effects);
 
   const std::size_t eager_bytes_;
-  const std::size_t max_announced_;
+  const std::size_t max_pending_rts_;
   const uint64_t eager_window_;
   std::vector<Peer> peers_;
   Outboxes outboxes_;

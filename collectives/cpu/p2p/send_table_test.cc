@@ -17,14 +17,14 @@ class SendTableTest : public EndpointTest {
   SendTable& table() { return sends(0); }
   SendTable::Outgoing take() { return EndpointTest::take(0, 1); }
   // A message that has been announced, without rank 1.
-  SendPtr announced_send(const std::string& text = "large") {
+  SendPtr pending_rts(const std::string& text = "large") {
     const SendPtr send = this->send(text);
     EXPECT_EQ(take().frame.kind, FrameKind::kRts);
-    announced(0, send);
+    rts_sent(0, send);
     return send;
   }
   SendPtr cleared_send() {
-    const SendPtr send = announced_send();
+    const SendPtr send = pending_rts();
     say({.kind = FrameKind::kCts, .id = send->id});
     return send;
   }
@@ -78,7 +78,7 @@ TEST_F(SendTableTest, ShortMessageLeavesAtOnce) {
   // Late words of the carrier change nothing.
   sent(0, send);
   unsent(0, send, /*known=*/false, absl::UnavailableError("late"));
-  announced(0, send, absl::UnavailableError("late"));
+  rts_sent(0, send, absl::UnavailableError("late"));
   expect_room(1);
 }
 
@@ -90,9 +90,9 @@ TEST_F(SendTableTest, LongMessageIsAnnouncedAndAskedFor) {
   EXPECT_EQ(announcement.frame.size, 5u);
   EXPECT_EQ(announcement.frame.id, send->id);
   EXPECT_NE(send->id, 0u);
-  EXPECT_EQ(send->stage, Send::Stage::kAnnouncing);
-  announced(0, send);
-  EXPECT_EQ(send->stage, Send::Stage::kAnnounced);
+  EXPECT_EQ(send->stage, Send::Stage::kSendingRts);
+  rts_sent(0, send);
+  EXPECT_EQ(send->stage, Send::Stage::kRtsSent);
   EXPECT_FALSE(table().outboxes().has(1));
   ranks_[0]->woken.clear();
   say({.kind = FrameKind::kCts, .id = send->id});
@@ -120,7 +120,7 @@ TEST_F(SendTableTest, AnswersThatComeWhileItIsAnnouncedWait) {
   // After the kCts no answer counts.
   nack(asked, absl::StatusCode::kAborted);
   EXPECT_FALSE(table().outboxes().has(1));
-  announced(0, asked);
+  rts_sent(0, asked);
   EXPECT_EQ(asked->stage, Send::Stage::kCleared);
   EXPECT_EQ(take().frame.kind, FrameKind::kData);
   sent(0, asked);
@@ -132,7 +132,7 @@ TEST_F(SendTableTest, AnswersThatComeWhileItIsAnnouncedWait) {
   nack(refused, absl::StatusCode::kCancelled);
   say({.kind = FrameKind::kCts, .id = refused->id});
   EXPECT_EQ(end_of(refused), "");
-  announced(0, refused);
+  rts_sent(0, refused);
   EXPECT_EQ(end_of(refused), "ABORTED: rank 1 does not take a message (tag 0): ABORTED");
   // The receiver knows.
   expect_room(2);
@@ -160,7 +160,7 @@ TEST_F(SendTableTest, CancelledWhileAnnouncingIsTakenBackThen) {
   EXPECT_EQ(end_of(send), "");
   // It is asked for before the receiver hears that.
   say({.kind = FrameKind::kCts, .id = send->id});
-  announced(0, send);
+  rts_sent(0, send);
   EXPECT_EQ(end_of(send), "CANCELLED: enough");
   expect_cancel(send, absl::StatusCode::kCancelled);
   EXPECT_EQ(take().send, next);
@@ -173,7 +173,7 @@ TEST_F(SendTableTest, CancelledAndRefusedWhileAnnouncingNeedsNoCancel) {
   take();
   cancel(0, send);
   nack(send, absl::StatusCode::kAborted);
-  announced(0, send);
+  rts_sent(0, send);
   EXPECT_EQ(end_of(send), "CANCELLED: enough");
   expect_room(2);
 }
@@ -181,13 +181,13 @@ TEST_F(SendTableTest, CancelledAndRefusedWhileAnnouncingNeedsNoCancel) {
 TEST_F(SendTableTest, AnnouncementThatFailsEndsTheMessage) {
   const SendPtr send = this->send("large");
   take();
-  announced(0, send, absl::UnavailableError("no way"));
+  rts_sent(0, send, absl::UnavailableError("no way"));
   EXPECT_EQ(end_of(send), "UNAVAILABLE: no way");
   expect_room(2);
 }
 
 TEST_F(SendTableTest, CancelledAfterTheAnnouncementIsTakenBackFirst) {
-  const SendPtr send = announced_send(), next = this->send("1234");
+  const SendPtr send = pending_rts(), next = this->send("1234");
   cancel(0, send);
   EXPECT_EQ(end_of(send), "CANCELLED: enough");
   EXPECT_TRUE(ranks_[0]->retracted.empty());
@@ -267,7 +267,7 @@ TEST_F(SendTableTest, FullWindowAnnouncesUntilCreditComes) {
   for (const SendPtr& each : {first, second, third}) EXPECT_EQ(take().send, each);
   sent(0, first);
   sent(0, second);
-  announced(0, third);
+  rts_sent(0, third);
   nack(third, absl::StatusCode::kAborted);
   EXPECT_EQ(EndpointTest::take(0, 2).send, other);
   sent(0, other);
@@ -292,13 +292,13 @@ TEST_F(SendTableTest, WindowIsTakenToTheLastByte) {
 }
 
 TEST_F(SendTableTest, AnswersForMessagesOfOthersAreIgnored) {
-  const SendPtr send = announced_send();
+  const SendPtr send = pending_rts();
   const uint32_t aborted = static_cast<uint32_t>(absl::StatusCode::kAborted);
   EXPECT_TRUE(arrive(2, 0, {.kind = FrameKind::kCts, .id = send->id}).ok());
   EXPECT_TRUE(arrive(2, 0, {.kind = FrameKind::kNack, .code = aborted, .id = send->id}).ok());
-  EXPECT_EQ(table().find_announced(2, send->id), nullptr);
-  EXPECT_EQ(table().find_announced(1, send->id), send);
-  EXPECT_EQ(send->stage, Send::Stage::kAnnounced);
+  EXPECT_EQ(table().find_pending_rts(2, send->id), nullptr);
+  EXPECT_EQ(table().find_pending_rts(1, send->id), send);
+  EXPECT_EQ(send->stage, Send::Stage::kRtsSent);
   // Nor is there an answer for what was not announced.
   const SendPtr eager = this->send("1234"), queued = this->send("large");
   for (const SendPtr& each : {eager, queued}) {
@@ -350,7 +350,7 @@ TEST_F(SendTableTest, AnswersAreCountedApart) {
 }
 
 TEST_F(SendTableTest, ClosedOutboxTakesNothing) {
-  const SendPtr announced = announced_send();
+  const SendPtr announced = pending_rts();
   const SendPtr queued = send("1234");
   table().outboxes().push(1, {{.kind = FrameKind::kGoodbye}, nullptr});
   EXPECT_EQ(table().outboxes().size(), 2u);

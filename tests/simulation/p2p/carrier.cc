@@ -98,7 +98,7 @@ bool World::complete(int from, int to, std::size_t which) {
   act(from, [&](Endpoint& endpoint, Effects& effects) {
     if (carried.kind == FrameKind::kRts) {
       operation.announced = !carried.fails;
-      endpoint.sends().announced(send, carried.fails ? failure : absl::OkStatus(), effects);
+      endpoint.sends().rts_sent(send, carried.fails ? failure : absl::OkStatus(), effects);
     } else if (carried.fails) {
       endpoint.sends().unsent(send, /*known=*/data, failure, effects);
     } else if (captured) {
@@ -146,7 +146,7 @@ absl::Status World::arrive(int from, int to, Item& item, Effects& effects) {
       int waiting = 0;
       for (const int each : oracle(to).messages())
         waiting += operations_[each].rank == from && !operations_[each].eager;
-      if (waiting > static_cast<int>(max_announced_)) violate("too many messages are announced");
+      if (waiting > static_cast<int>(max_pending_rts_)) violate("too many messages are announced");
       if (frame.kind == FrameKind::kRts) break;
       if (frame.kind == FrameKind::kBegin) {
         ranks_[to].streams[{from, frame.id}] = {message};

@@ -20,7 +20,7 @@ World::World(uint64_t seed, simulation::CoverageTable* coverage, simulation::Tra
       trace_(trace),
       size_(static_cast<int>(random_.between(2, 4))),
       rings_(random_.below(2) == 0),
-      max_announced_(random_.between(2, 3)),
+      max_pending_rts_(random_.between(2, 3)),
       // Three short messages, or five, whose credit then comes for two.
       window_((random_.below(2) == 0 ? 3 : 5) * (kEagerBytes + collectives::cpu::kMessageCost)),
       faults_(random_.below(3) == 0 ? 0 : random_.below(80)) {
@@ -30,7 +30,7 @@ World::World(uint64_t seed, simulation::CoverageTable* coverage, simulation::Tra
     each.endpoint = std::make_unique<Endpoint>(Endpoint::Options{.rank = rank,
                                                                  .size = size_,
                                                                  .eager_bytes = kEagerBytes,
-                                                                 .max_announced = max_announced_,
+                                                                 .max_pending_rts = max_pending_rts_,
                                                                  .eager_window = window_});
     each.oracle = std::make_unique<Oracle>(operations_);
   }
@@ -108,7 +108,7 @@ void World::send(int rank) {
   numbers_[operation.send.get()] = operation.number;
   const uint64_t cost = data.size + collectives::cpu::kMessageCost;
   const bool fits = link(rank, to).outstanding + cost <= window_;
-  const bool full = unanswered(rank, to) >= static_cast<int>(max_announced_);
+  const bool full = unanswered(rank, to) >= static_cast<int>(max_pending_rts_);
   const bool open = !ranks_[rank].closed && !oracle(rank).ended(operation.channel) && !link(rank, to).lost;
   operation.eager = data.size <= kEagerBytes && fits;
   const bool accepted = open && (operation.eager || !full);

@@ -29,8 +29,8 @@ using collectives::cpu::Payload;
 using collectives::cpu::SendTable;
 
 // Three or four ranks in one schedule. Each has a production Endpoint; what stands around it in production
-// (MeshCore with its connections, or LaneCore with its rings) is done here in the same steps, one at a time
-// and in any order.
+// (MeshCore with its connections, or ShmEndpoint with its rings) is done here in the same steps, one at a
+// time and in any order.
 class World {
  public:
   World(uint64_t seed, simulation::CoverageTable* coverage, simulation::Trace* trace);
@@ -142,7 +142,7 @@ class World {
   simulation::Trace* const trace_;
   const int size_;
   const bool rings_;
-  const std::size_t max_announced_;
+  const std::size_t max_pending_rts_;
   const uint64_t window_;
   const uint32_t faults_;  // Of 1000 steps.
   std::vector<Rank> ranks_;

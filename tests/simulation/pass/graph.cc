@@ -50,7 +50,7 @@ Graph Graph::random(const Options& options, Random& random) {
                                        : Edge{graph.add_plain(message.from, random), 0};
       message.tensors.push_back(edge);
       // What the sender finds when it looks ahead.
-      autograd::Onward onward;
+      autograd::GradientRoute route;
       std::vector<Edge> edges{edge};
       while (known && !edges.empty()) {
         const Edge at = edges.back();
@@ -59,16 +59,16 @@ Graph Graph::random(const Options& options, Random& random) {
         edges.insert(edges.end(), node.next.begin(), node.next.end());
         if (node.kind != Kind::kRecv) continue;
         const GraphMessage& received = graph.messages[node.message];
-        if (received.onward.empty()) {
+        if (received.route.empty()) {
           known = false;
           break;
         }
-        onward.add(incarnation(received.from), received.number, static_cast<uint32_t>(at.input));
-        onward.add(received.onward[at.input]);
+        route.add(incarnation(received.from), received.number, static_cast<uint32_t>(at.input));
+        route.add(received.route[at.input]);
       }
-      message.onward.push_back(std::move(onward));
+      message.route.push_back(std::move(route));
     }
-    if (!known) message.onward.clear();
+    if (!known) message.route.clear();
     graph.nodes.push_back({.kind = Kind::kRecv, .worker = message.to, .message = m});
     message.recv = static_cast<int>(graph.nodes.size()) - 1;
     present.push_back(message.to);

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "gradwire/autograd/graph/onward.h"
+#include "gradwire/autograd/graph/gradient_route.h"
 #include "gradwire/tests/simulation/harness/random.h"
 
 // The protocol of a backward pass under a seeded scheduler: the production state machines, and what drives
@@ -42,7 +42,7 @@ struct GraphMessage {
   // Where they arrived.
   int recv = -1;
   // By tensor, or none at all where the sender does not know.
-  std::vector<autograd::Onward> onward;
+  std::vector<autograd::GradientRoute> route;
 };
 
 // Tensors of one message, as bits.

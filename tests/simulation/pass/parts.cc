@@ -7,7 +7,7 @@
 
 namespace gradwire::pass_simulation {
 
-using autograd::Onward;
+using autograd::GradientRoute;
 
 uint64_t World::add_reply(Part& part, int arrival, bool wave) {
   part.replies.push_back({part.next_reply, arrival, wave});
@@ -112,8 +112,8 @@ bool World::begin_planned(int index) {
   if (std::exchange(part.begun, true) || part.state.ended()) return false;
   bool leads_on = false;
   if (part.worker == pass.root) {
-    for (const Onward& plan : pass.plan->parts()) leads_on = mark_planned(part, plan) || leads_on;
-  } else if (const Onward* plan = pass.plan->part_of(incarnation(part.worker)); plan != nullptr) {
+    for (const GradientRoute& plan : pass.plan->parts()) leads_on = mark_planned(part, plan) || leads_on;
+  } else if (const GradientRoute* plan = pass.plan->part_of(incarnation(part.worker)); plan != nullptr) {
     leads_on = mark_planned(part, *plan);
   } else {
     violate("a worker without a part of the plan is told of the pass");
@@ -122,7 +122,7 @@ bool World::begin_planned(int index) {
   return leads_on;
 }
 
-bool World::mark_planned(Part& part, const Onward& plan) {
+bool World::mark_planned(Part& part, const GradientRoute& plan) {
   bool leads_on = false;
   const Graph& graph = graph_of(part);
   for (const auto& [message, outputs] : plan.messages()) {
@@ -132,8 +132,8 @@ bool World::mark_planned(Part& part, const Onward& plan) {
       violate("the plan names a message that was not sent");
       return leads_on;
     }
-    for (const Onward& onward : graph.messages[tensors.message].onward) {
-      leads_on = leads_on || onward.tensors() > 0;
+    for (const GradientRoute& route : graph.messages[tensors.message].route) {
+      leads_on = leads_on || route.tensors() > 0;
     }
     for (uint32_t output : outputs) tensors.mask |= 1 << output;
     Executor::Reach reach;

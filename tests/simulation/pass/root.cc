@@ -6,7 +6,7 @@
 
 namespace gradwire::pass_simulation {
 
-using autograd::Onward;
+using autograd::GradientRoute;
 
 void World::begin_pass(int index) {
   PassInfo& pass = passes_[index];
@@ -57,13 +57,13 @@ void World::start(int index) {
   const Graph& graph = graph_of(part);
   for (const Tensors& reached : reach.marked) {
     const GraphMessage& message = graph.messages[reached.message];
-    if (!known || message.onward.empty()) {
+    if (!known || message.route.empty()) {
       known = false;
       break;
     }
     for (uint32_t i = 0; i < message.tensors.size(); ++i) {
       if (!(reached.mask & 1 << i)) continue;
-      Onward tensors = message.onward[i];
+      GradientRoute tensors = message.route[i];
       tensors.add(incarnation(message.from), message.number, i);
       plan.add(std::move(tensors));
     }
@@ -76,8 +76,8 @@ void World::start(int index) {
     pass.planned = true;
     // Who is shipped to whatever the others do need not be asked.
     absl::btree_set<uint64_t> participants, shipped_to;
-    for (const Onward& onward : plan.parts()) {
-      for (const auto& [message, outputs] : onward.messages()) participants.insert(message.first);
+    for (const GradientRoute& route : plan.parts()) {
+      for (const auto& [message, outputs] : route.messages()) participants.insert(message.first);
     }
     pass.plan = std::move(plan);
     for (const Tensors& reached : reach.marked) {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "gradwire/autograd/graph/onward.h"
+#include "gradwire/autograd/graph/gradient_route.h"
 #include "gradwire/tests/simulation/harness/coverage_table.h"
 #include "gradwire/tests/simulation/harness/trace.h"
 #include "gradwire/tests/simulation/pass/coverage.h"
@@ -19,9 +19,9 @@
 namespace gradwire::pass_simulation {
 
 // A group of workers in one schedule: contexts whose forward has been, backward passes over them, and their
-// ends. The production state machines (PassState, ContextTable, Onward) decide; what stands around them in
-// production (Pass, Contexts, Engine, LocalExecutor, the calls of Agent) is done here in the same steps, and
-// whenever it lets go of its lock others may come in between.
+// ends. The production state machines (PassState, ContextTable, GradientRoute) decide; what stands around
+// them in production (Pass, Contexts, Engine, LocalExecutor, the calls of Agent) is done here in the same
+// steps, and whenever it lets go of its lock others may come in between.
 class World {
  public:
   World(uint64_t seed, simulation::CoverageTable* coverage, simulation::Trace* trace);
@@ -83,7 +83,7 @@ class World {
   // Whether what the worker itself sent leads on to what it received.
   bool begin_planned(int part);
   // Whether what is planned for the part's worker leads on to what it received.
-  bool mark_planned(Part& part, const autograd::Onward& plan);
+  bool mark_planned(Part& part, const autograd::GradientRoute& plan);
   // Whoever was lost before this part depended on them: the news of it does not come again.
   void notice_lost(int part, int worker);
   void begin_run(Part& part);

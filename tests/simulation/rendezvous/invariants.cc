@@ -244,7 +244,7 @@ void World::check_too_few(const SimNode& node) {
   // With fixed ranks nodes may be many and yet not fit.
   if (now_ < scenario_.calm + 2 * kJoinTimeout || scenario_.settings.fixed_ranks) return;
   const auto others = std::count_if(nodes_.begin(), nodes_.end(), [&](const auto& other) {
-    return other->live() && other->machine->news().kind != rendezvous::News::Kind::kEnded;
+    return other->live() && other->machine->update().kind != rendezvous::RendezvousUpdate::Kind::kEnded;
   });
   if (others + 1 >= scenario_.settings.min_nodes)
     violate(absl::StrCat(node.name(), " misses nodes that are there"));
@@ -257,7 +257,7 @@ std::string World::unsettled() const {
     if (!node->live()) continue;
     if (now_ < node->paused_until) return "nodes are paused";
     const std::string who = absl::StrCat(node->name(), ": ");
-    if (node->machine->news().kind == rendezvous::News::Kind::kEnded)
+    if (node->machine->update().kind == rendezvous::RendezvousUpdate::Kind::kEnded)
       return who + "it has ended and does not go";
     if (!record_ || record_->phase != Phase::kRunning) return who + "no round begins";
     if (has(record_->waiting, node->machine->id())) {

@@ -58,7 +58,7 @@ struct SimNode {
   std::deque<std::function<void(rendezvous::Rendezvous&, absl::Time)>> said;
 
   // The launcher.
-  rendezvous::News::Kind told = rendezvous::News::Kind::kWait;
+  rendezvous::RendezvousUpdate::Kind told = rendezvous::RendezvousUpdate::Kind::kWait;
   int64_t told_round = -1;
   std::optional<int64_t> workers;
   bool work_is_done = false;

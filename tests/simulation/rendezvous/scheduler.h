@@ -19,7 +19,7 @@ struct Event {
     kAnswer,   // its answer reaches the node
     kGiveUp,   // the node waits for it no longer
     kSlice,    // node: its wait for another record is over, or cut short; arg: call
-    kNews,     // node: its launcher looks at the news
+    kNews,     // node: its launcher looks at the update
     // node: what becomes of its workers; arg: round
     kWorkersGone,
     kWorkersFail,

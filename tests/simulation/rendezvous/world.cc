@@ -82,7 +82,7 @@ void World::dispatch(const Event& event) {
     case Kind::kSlice:
       return give_up(node, event.arg, /*failed=*/false);
     case Kind::kNews:
-      return on_news(node);
+      return on_update(node);
     default:
       return workers_event(node, event);
   }

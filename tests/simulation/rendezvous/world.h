@@ -67,7 +67,7 @@ class World {
 
   // world_launcher.cc: the launcher, as far as it deals with the machine.
   void notice_news(SimNode& node);
-  void on_news(SimNode& node);
+  void on_update(SimNode& node);
   void run_workers(SimNode& node, const rendezvous::RoundInfo& round);
   void stop_workers(SimNode& node);
   void workers_event(SimNode& node, const Event& event);

@@ -20,7 +20,7 @@ void World::drive(SimNode& node) {
     node.said.pop_front();
     what(machine, local(node));
   }
-  const bool ended = machine.news().kind == rendezvous::News::Kind::kEnded;
+  const bool ended = machine.update().kind == rendezvous::RendezvousUpdate::Kind::kEnded;
   notice_news(node);
   if (!node.known && !ended && !machine.done()) return issue(node, {.kind = Call::Kind::kGet});
   Machine::Wanted wanted = machine.wanted(local(node));
@@ -33,7 +33,7 @@ void World::drive(SimNode& node) {
     issue(node, {.kind = Call::Kind::kLook, .ids = std::move(wanted.look_at)});
   } else if (wanted.change) {
     issue(node, {.kind = Call::Kind::kChange, .change = *std::move(wanted.change)});
-  } else if (machine.news().kind == rendezvous::News::Kind::kEnded) {
+  } else if (machine.update().kind == rendezvous::RendezvousUpdate::Kind::kEnded) {
     scheduler_.add(global(node, wanted.wake), Kind::kDrive, node.index);
   } else {
     issue(node, {.kind = Call::Kind::kWatch, .until = global(node, wanted.wake), .known = node.revision});
@@ -44,9 +44,9 @@ void World::issue(SimNode& node, Call call) {
   const uint32_t index = static_cast<uint32_t>(calls_.size());
   call.node = node.index;
   node.call = index;
-  const Time patience = call.kind == Call::Kind::kWatch ? std::max(call.until - now_, Time{0}) : 0;
+  const Time timeout = call.kind == Call::Kind::kWatch ? std::max(call.until - now_, Time{0}) : 0;
   if (call.kind == Call::Kind::kWatch) scheduler_.add(call.until, Kind::kSlice, node.index, index);
-  scheduler_.add(now_ + patience + kCallTimeout, Kind::kGiveUp, node.index, index);
+  scheduler_.add(now_ + timeout + kCallTimeout, Kind::kGiveUp, node.index, index);
   calls_.push_back(std::move(call));
   if (!calm_ && random_.per_mille(scenario_.lose_requests)) return;
   scheduler_.add(now_ + some_delay(), Kind::kRequest, 0, index);

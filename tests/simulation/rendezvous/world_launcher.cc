@@ -4,7 +4,7 @@
 
 namespace gradwire::rendezvous_simulation {
 
-using rendezvous::News;
+using rendezvous::RendezvousUpdate;
 
 void World::say(SimNode& node, std::function<void(Machine&, absl::Time)> what) {
   node.said.push_back(std::move(what));
@@ -18,32 +18,32 @@ void World::say(SimNode& node, std::function<void(Machine&, absl::Time)> what) {
 }
 
 void World::notice_news(SimNode& node) {
-  const News& news = node.machine->news();
-  if (news.kind == node.told && news.round.round == node.told_round) return;
-  node.told = news.kind;
-  node.told_round = news.round.round;
+  const RendezvousUpdate& update = node.machine->update();
+  if (update.kind == node.told && update.round.round == node.told_round) return;
+  node.told = update.kind;
+  node.told_round = update.round.round;
   scheduler_.add(now_ + random_.between(0, 20 * kMillisecond), Kind::kNews, node.index);
-  if (news.kind == News::Kind::kEnded) check_outcome(node, news.outcome);
+  if (update.kind == RendezvousUpdate::Kind::kEnded) check_outcome(node, update.outcome);
 }
 
-void World::on_news(SimNode& node) {
-  const News& news = node.machine->news();
-  switch (news.kind) {
-    case News::Kind::kWait:
+void World::on_update(SimNode& node) {
+  const RendezvousUpdate& update = node.machine->update();
+  switch (update.kind) {
+    case RendezvousUpdate::Kind::kWait:
       return;
-    case News::Kind::kServeStore:
-      if (node.serving == news.round.round) return;
-      node.serving = news.round.round;
-      scheduler_.add(now_ + random_.between(0, kSecond), Kind::kServed, node.index, news.round.round);
+    case RendezvousUpdate::Kind::kServeStore:
+      if (node.serving == update.round.round) return;
+      node.serving = update.round.round;
+      scheduler_.add(now_ + random_.between(0, kSecond), Kind::kServed, node.index, update.round.round);
       return;
-    case News::Kind::kRun:
-      return run_workers(node, news.round);
-    case News::Kind::kStop:
+    case RendezvousUpdate::Kind::kRun:
+      return run_workers(node, update.round);
+    case RendezvousUpdate::Kind::kStop:
       if (!node.workers) {
         return say(node, [](Machine& machine, absl::Time now) { machine.ready(now); });
       }
       return stop_workers(node);
-    case News::Kind::kEnded:
+    case RendezvousUpdate::Kind::kEnded:
       return stop_workers(node);
   }
 }
@@ -72,7 +72,7 @@ void World::stop_workers(SimNode& node) {
 void World::workers_event(SimNode& node, const Event& event) {
   const int64_t round = event.arg;
   if (event.kind == Kind::kServed) {
-    if (node.machine->news().kind != News::Kind::kServeStore || node.serving != round) return;
+    if (node.machine->update().kind != RendezvousUpdate::Kind::kServeStore || node.serving != round) return;
     if (!calm_ && random_.per_mille(scenario_.worker_failures / 4)) {
       trace(node.name(), " cannot serve the store of round ", round);
       return say(node, [](Machine& machine, absl::Time now) {

@@ -25,7 +25,7 @@
 namespace gradwire::bench {
 namespace {
 
-constexpr absl::Duration kPatience = absl::Seconds(60);
+constexpr absl::Duration kTimeout = absl::Seconds(60);
 
 [[noreturn]] void fail(const std::string& what) {
   throw std::runtime_error(errno != 0 ? absl::StrCat(what, ": ", std::strerror(errno)) : what);
@@ -86,7 +86,7 @@ class OpenMpiPeer final : public Participant {
     const std::string order = absl::StrCat(task.case_name, " ", task.seconds, "\n");
     for (const int fd : ranks_) put(fd, order);
     Measurement measured;
-    const absl::Time deadline = absl::Now() + kPatience + 4 * absl::Seconds(task.seconds);
+    const absl::Time deadline = absl::Now() + kTimeout + 4 * absl::Seconds(task.seconds);
     for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
       int64_t answer[4] = {};
       get(ranks_[rank], answer, sizeof answer, deadline);
@@ -123,7 +123,7 @@ class OpenMpiPeer final : public Participant {
     launch({"mpirun", "-n", absl::StrCat(ranks), "--oversubscribe", "--allow-run-as-root", program, address,
             page_.path()});
     ranks_.assign(static_cast<std::size_t>(ranks), -1);
-    const absl::Time deadline = absl::Now() + kPatience;
+    const absl::Time deadline = absl::Now() + kTimeout;
     for (int i = 0; i < ranks; ++i) {
       await(listener, deadline);
       const int fd = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);

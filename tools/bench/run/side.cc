@@ -147,8 +147,8 @@ absl::StatusOr<std::vector<Answer>> Side::order_all(std::vector<Order> orders, s
 }
 
 absl::StatusOr<double> Side::usage() {
-  const auto answers = order_all(std::vector<Order>(members_.size(), Order{.kind = Order::Kind::kUsage}), 0,
-                                 options_.patience);
+  const auto answers =
+      order_all(std::vector<Order>(members_.size(), Order{.kind = Order::Kind::kUsage}), 0, options_.timeout);
   if (!answers.ok()) return answers.status();
   double total = 0;
   for (const Answer& answer : *answers) total += answer.cpu_us;
@@ -193,7 +193,7 @@ absl::StatusOr<Round> Side::run_awake(const Task& task, bool all) {
 
 absl::StatusOr<Round> Side::run_members(const Task& task, std::size_t first) {
   const std::vector<Order> orders(members_.size() - first, Order{.kind = Order::Kind::kRun, .task = task});
-  auto answers = order_all(orders, first, options_.patience + 4 * absl::Seconds(task.seconds));
+  auto answers = order_all(orders, first, options_.timeout + 4 * absl::Seconds(task.seconds));
   if (!answers.ok()) return answers.status();
   Round round;
   for (Answer& answer : *answers) round.members.push_back(std::move(answer.measurement));

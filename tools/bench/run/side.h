@@ -35,7 +35,7 @@ class Side {
     std::shared_ptr<const SplitNetwork> network;
     absl::Duration join_timeout = absl::Seconds(60);
     // For an answer, beyond the time that a task is meant to take.
-    absl::Duration patience = absl::Seconds(30);
+    absl::Duration timeout = absl::Seconds(30);
   };
   // Starts the processes and has them listen and join. Unavailable, DeadlineExceeded or Unknown with the
   // member and what it said last.

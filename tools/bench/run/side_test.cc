@@ -57,7 +57,7 @@ class FakeParticipant final : public Participant {
   Place place_;
 };
 
-Side::Options options() { return {.role = "fake", .transport = "none", .patience = absl::Seconds(20)}; }
+Side::Options options() { return {.role = "fake", .transport = "none", .timeout = absl::Seconds(20)}; }
 
 std::unique_ptr<Side> started(Side::Options options) {
   auto side = Side::start(options);
@@ -138,7 +138,7 @@ TEST(Side, MembersAreBoundInTheirDescriptors) {
 
 TEST(Side, AHangingMemberEndsTheWait) {
   Side::Options impatient = options();
-  impatient.patience = absl::Milliseconds(300);
+  impatient.timeout = absl::Milliseconds(300);
   const auto side = started(impatient);
   ASSERT_NE(side, nullptr);
   EXPECT_EQ(side->run({.case_name = "hangs", .seconds = 0}, false).status().code(),

@@ -38,18 +38,18 @@ std::string choose_run_id(const LaunchOptions& options) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<LaunchJob>> LaunchJob::create(LaunchOptions options) {
-  GRADWIRE_ASSIGN_OR_RETURN(Guardian guardian, Guardian::start());
+  GRADWIRE_ASSIGN_OR_RETURN(ProcessReaper reaper, ProcessReaper::start());
   GRADWIRE_ASSIGN_OR_RETURN(LaunchSignals signals, LaunchSignals::block());
   GRADWIRE_ASSIGN_OR_RETURN(EventLoop loop, EventLoop::create());
   return std::unique_ptr<LaunchJob>(
-      new LaunchJob(std::move(options), std::move(guardian), std::move(signals), std::move(loop)));
+      new LaunchJob(std::move(options), std::move(reaper), std::move(signals), std::move(loop)));
 }
 
-LaunchJob::LaunchJob(LaunchOptions options, Guardian guardian, LaunchSignals signals, EventLoop loop)
+LaunchJob::LaunchJob(LaunchOptions options, ProcessReaper reaper, LaunchSignals signals, EventLoop loop)
     : options_(std::move(options)),
       run_id_(choose_run_id(options_)),
       host_(host_name()),
-      guardian_(std::move(guardian)),
+      reaper_(std::move(reaper)),
       signals_(std::move(signals)),
       loop_(std::move(loop)),
       outputs_(loop_, options_) {
@@ -66,7 +66,7 @@ absl::StatusOr<int> LaunchJob::run() {
   while (true) {
     if (supervisor_ && supervisor_->advance()) finish_round();
     if (over()) break;
-    say_what_is_waited_for();
+    log_progress();
     loop_.run_once(next_wait());
   }
   loop_.remove(client_->event_fd());
@@ -94,9 +94,9 @@ absl::Status LaunchJob::open_meeting() {
   bool told = false;
   while (true) {
     if (interrupted_by_ != 0) return absl::CancelledError("a signal came");
-    absl::StatusOr<std::unique_ptr<Meeting>> opened = Meeting::open(options_, run_id_);
+    absl::StatusOr<std::unique_ptr<RendezvousStores>> opened = RendezvousStores::open(options_, run_id_);
     if (opened.ok()) {
-      meeting_ = *std::move(opened);
+      stores_ = *std::move(opened);
       return absl::OkStatus();
     }
     // Where hosts are started together (the pods of a Kubernetes Job) their names are known a while later.
@@ -111,15 +111,15 @@ absl::Status LaunchJob::enter() {
   GRADWIRE_RETURN_IF_ERROR(open_meeting());
   rendezvous::ClientOptions client;
   rendezvous::Options& node = client.node;
-  node.self = {.host = host_, .address = meeting_->own_address(), .roles = options_.roles};
+  node.self = {.host = host_, .address = stores_->own_address(), .roles = options_.roles};
   node.settings = {.min_nodes = options_.min_nodes,
                    .max_nodes = options_.max_nodes,
                    .max_restarts = options_.max_restarts,
                    .fixed_ranks = options_.node_rank.has_value()};
   node.node_rank = options_.node_rank;
   node.run_id = run_id_;
-  node.round_store = meeting_->round_store();
-  node.hosts_store = meeting_->hosts_store();
+  node.round_store = stores_->round_store();
+  node.hosts_store = stores_->hosts_store();
   node.join_timeout = options_.conf.join_timeout;
   node.last_call_timeout = options_.conf.last_call_timeout;
   node.keep_alive_interval = options_.conf.keep_alive_interval;
@@ -127,18 +127,18 @@ absl::Status LaunchJob::enter() {
   const bool etcd = options_.backend == RendezvousBackend::kEtcd;
   client.store_timeout = options_.conf.read_timeout.value_or(absl::Seconds(etcd ? 60 : 10));
   GRADWIRE_ASSIGN_OR_RETURN(client_,
-                            rendezvous::RendezvousClient::start(std::move(client), meeting_->opener()));
+                            rendezvous::RendezvousClient::start(std::move(client), stores_->opener()));
   said_at_ = Clock::system().now();
   // A signal may have come before there was anybody to tell.
   if (interrupted_by_ != 0) client_->leave(absl::StrCat("was stopped by ", signal_name(interrupted_by_)));
-  return loop_.add(client_->event_fd(), EPOLLIN, [this](uint32_t) { follow(client_->news()); });
+  return loop_.add(client_->event_fd(), EPOLLIN, [this](uint32_t) { follow(client_->update()); });
 }
 
 void LaunchJob::on_signal(int signal) {
   if (supervisor_) supervisor_->on_signal(signal);
   const absl::Time now = Clock::system().now();
   if (interrupted_by_ != 0) {
-    hurry_ = hurry_ || now - interrupted_at_ >= kSameSignal;
+    force_kill_ = force_kill_ || now - interrupted_at_ >= kSameSignal;
     return;
   }
   interrupted_by_ = signal;
@@ -146,21 +146,21 @@ void LaunchJob::on_signal(int signal) {
   if (client_) client_->leave(absl::StrCat("was stopped by ", signal_name(signal)));
 }
 
-void LaunchJob::follow(const rendezvous::News& news) {
-  using Kind = rendezvous::News::Kind;
-  news_ = news;
-  switch (news_.kind) {
+void LaunchJob::follow(const rendezvous::RendezvousUpdate& update) {
+  using Kind = rendezvous::RendezvousUpdate::Kind;
+  update_ = update;
+  switch (update_.kind) {
     case Kind::kWait:
       return;
     case Kind::kServeStore:
-      if (served_ < news_.round.round) serve_round(news_.round.round);
+      if (served_ < update_.round.round) serve_round(update_.round.round);
       return;
     case Kind::kRun:
-      if (started_ < news_.round.round && interrupted_by_ == 0) start_round(news_.round);
+      if (started_ < update_.round.round && interrupted_by_ == 0) start_round(update_.round);
       return;
     case Kind::kStop:
       // That they ended well counts no more: the round has failed elsewhere.
-      well_ = false;
+      succeeded_ = false;
       if (supervisor_) return supervisor_->end();
       return client_->ready();
     case Kind::kEnded:
@@ -171,7 +171,7 @@ void LaunchJob::follow(const rendezvous::News& news) {
 
 void LaunchJob::serve_round(int64_t round) {
   served_ = round;
-  absl::StatusOr<rendezvous::Address> address = meeting_->serve_round();
+  absl::StatusOr<rendezvous::Address> address = stores_->serve_round();
   if (address.ok()) return client_->store_served(*address);
   client_->workers_failed({.host = host_,
                            .time = absl::Now(),
@@ -181,15 +181,14 @@ void LaunchJob::serve_round(int64_t round) {
 
 void LaunchJob::start_round(const rendezvous::RoundInfo& round) {
   started_ = round.round;
-  said_ = true;
+  logged_ = true;
   failures_.clear();
-  well_ = false;
+  succeeded_ = false;
   not_started_ = false;
-  supervisor_.emplace(
-      Supervisor::Surroundings{.loop = loop_, .clock = Clock::system(), .guardian = guardian_},
-      options_.grace_period,
-      Supervisor::Callbacks{.say = [this](const std::string& line) { outputs_.say(line); },
-                            .failed = [this](const Worker& worker) { on_failure(worker); }});
+  supervisor_.emplace(Supervisor::HostInfo{.loop = loop_, .clock = Clock::system(), .reaper = reaper_},
+                      options_.grace_period,
+                      Supervisor::Callbacks{.say = [this](const std::string& line) { outputs_.say(line); },
+                                            .failed = [this](const Worker& worker) { on_failure(worker); }});
   if (const absl::Status started = start_workers(round); !started.ok()) {
     not_started_ = true;
     failures_ = {
@@ -227,7 +226,7 @@ absl::Status LaunchJob::start_workers(const rendezvous::RoundInfo& round) {
   // ever.
   Descriptor no_input;
   if (isatty(STDIN_FILENO)) no_input = Descriptor(open("/dev/null", O_RDONLY | O_CLOEXEC));
-  const rendezvous::Address store = meeting_->workers_store(round);
+  const rendezvous::Address store = stores_->workers_store(round);
   const JobAddress job{.master_addr = store.host,
                        .master_port = store.port,
                        .run_id = round.run_id,
@@ -241,7 +240,7 @@ absl::Status LaunchJob::start_workers(const rendezvous::RoundInfo& round) {
     // For programs that would move a cursor or choose colours.
     if (streams.terminal) set_variable(environment, "TERM", "dumb");
     GRADWIRE_ASSIGN_OR_RETURN(Worker worker,
-                              Worker::start(guardian_, place,
+                              Worker::start(reaper_, place,
                                             {.command = command_->of(place.local_rank),
                                              .environment = std::move(environment),
                                              .stdin_fd = no_input.get(),
@@ -288,16 +287,16 @@ rendezvous::Failure LaunchJob::failure_of(const Worker& worker) const {
 
 void LaunchJob::finish_round() {
   let_output_through();
-  well_ = !not_started_ && supervisor_->succeeded();
+  succeeded_ = !not_started_ && supervisor_->succeeded();
   for (const Worker* worker : supervisor_->failures()) failures_.push_back(failure_of(*worker));
   supervisor_.reset();
-  if (well_) client_->workers_done();
-  if (news_.kind == rendezvous::News::Kind::kStop) {
-    well_ = false;
+  if (succeeded_) client_->workers_done();
+  if (update_.kind == rendezvous::RendezvousUpdate::Kind::kStop) {
+    succeeded_ = false;
     client_->ready();
   }
   said_at_ = Clock::system().now();
-  said_ = false;
+  logged_ = false;
 }
 
 }  // namespace gradwire::tools

@@ -8,10 +8,10 @@
 
 #include "absl/status/statusor.h"
 #include "gradwire/tools/launch/io/loop.h"
-#include "gradwire/tools/launch/job/meeting.h"
 #include "gradwire/tools/launch/job/outputs.h"
+#include "gradwire/tools/launch/job/rendezvous_stores.h"
 #include "gradwire/tools/launch/options/options.h"
-#include "gradwire/tools/launch/process/guardian.h"
+#include "gradwire/tools/launch/process/process_reaper.h"
 #include "gradwire/tools/launch/process/program.h"
 #include "gradwire/tools/launch/process/signals.h"
 #include "gradwire/tools/launch/process/supervisor.h"
@@ -34,7 +34,7 @@ class LaunchJob {
   absl::StatusOr<int> run();
 
  private:
-  LaunchJob(LaunchOptions options, Guardian guardian, LaunchSignals signals, EventLoop loop);
+  LaunchJob(LaunchOptions options, ProcessReaper reaper, LaunchSignals signals, EventLoop loop);
 
   absl::Status prepare();
   // Tries for join_timeout to find the hosts it needs; a signal ends that.
@@ -43,7 +43,7 @@ class LaunchJob {
   void on_signal(int signal);
 
   // What the rendezvous wants now.
-  void follow(const rendezvous::News& news);
+  void follow(const rendezvous::RendezvousUpdate& update);
   void serve_round(int64_t round);
   void start_round(const rendezvous::RoundInfo& round);
   absl::Status start_workers(const rendezvous::RoundInfo& round);
@@ -58,13 +58,13 @@ class LaunchJob {
 
   bool over();
   absl::Duration next_wait() const;
-  void say_what_is_waited_for();
+  void log_progress();
   absl::StatusOr<int> conclude();
 
   const LaunchOptions options_;
   const std::string run_id_;
   const std::string host_;
-  Guardian guardian_;
+  ProcessReaper reaper_;
   LaunchSignals signals_;
   EventLoop loop_;
   WorkerOutputs outputs_;
@@ -72,10 +72,10 @@ class LaunchJob {
   // which it ends.
   absl::StatusOr<Command> command_;
   std::vector<std::string> environment_;
-  std::unique_ptr<Meeting> meeting_;
+  std::unique_ptr<RendezvousStores> stores_;
   std::unique_ptr<rendezvous::RendezvousClient> client_;
 
-  rendezvous::News news_;
+  rendezvous::RendezvousUpdate update_;
   // The workers of round started_; none when they have ended.
   std::optional<Supervisor> supervisor_;
   int64_t started_ = -1;
@@ -84,15 +84,15 @@ class LaunchJob {
   bool not_started_ = false;  // not all of the round's workers could be
   // Of the last round that failed here, the first one first.
   std::vector<rendezvous::Failure> failures_;
-  bool well_ = false;  // the last round's workers have all ended with 0
+  bool succeeded_ = false;  // the last round's workers have all ended with 0
 
   int interrupted_by_ = 0;
   absl::Time interrupted_at_;
-  bool hurry_ = false;  // a signal has come once more
+  bool force_kill_ = false;  // a signal has come once more
   // When the launcher goes although others may still need it.
   absl::Time give_up_at_ = absl::InfiniteFuture();
   absl::Time said_at_;
-  bool said_ = false;
+  bool logged_ = false;
 };
 
 }  // namespace gradwire::tools

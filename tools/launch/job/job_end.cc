@@ -22,7 +22,7 @@ constexpr absl::Duration kQuiet = absl::Seconds(5);
 bool LaunchJob::over() {
   if (supervisor_) return false;
   const absl::Time now = Clock::system().now();
-  const bool ended = news_.kind == rendezvous::News::Kind::kEnded;
+  const bool ended = update_.kind == rendezvous::RendezvousUpdate::Kind::kEnded;
   if (give_up_at_ == absl::InfiniteFuture()) {
     // Others may need this launcher's store to learn that the job is over.
     if (ended) {
@@ -31,45 +31,46 @@ bool LaunchJob::over() {
       give_up_at_ = now + kGoodbye;
     }
   }
-  return hurry_ || now >= give_up_at_ || (ended && client_->done());
+  return force_kill_ || now >= give_up_at_ || (ended && client_->done());
 }
 
 absl::Duration LaunchJob::next_wait() const {
   if (supervisor_) return supervisor_->next_wait();
-  const bool silent = said_ || options_.max_nodes == 1;
+  const bool silent = logged_ || options_.max_nodes == 1;
   const absl::Time next = silent ? give_up_at_ : std::min(give_up_at_, said_at_ + kQuiet);
   return std::max(next - Clock::system().now(), absl::ZeroDuration());
 }
 
-void LaunchJob::say_what_is_waited_for() {
-  if (said_ || supervisor_ || options_.max_nodes == 1 || Clock::system().now() < said_at_ + kQuiet) return;
-  said_ = true;
-  if (news_.kind == rendezvous::News::Kind::kEnded) {
+void LaunchJob::log_progress() {
+  if (logged_ || supervisor_ || options_.max_nodes == 1 || Clock::system().now() < said_at_ + kQuiet) return;
+  logged_ = true;
+  if (update_.kind == rendezvous::RendezvousUpdate::Kind::kEnded) {
     outputs_.say("the job is over; serving the store until the other nodes know");
-  } else if (well_) {
+  } else if (succeeded_) {
     outputs_.say("this node's workers have ended well; waiting for the other nodes'");
   } else {
     const std::string most = options_.elastic() ? absl::StrCat(" to ", options_.max_nodes) : "";
     outputs_.say(
-        absl::StrCat("waiting for ", options_.min_nodes, most, " nodes to meet in the ", meeting_->place()));
+        absl::StrCat("waiting for ", options_.min_nodes, most, " nodes to meet in the ", stores_->place()));
   }
 }
 
 void LaunchJob::let_output_through() {
   Clock& clock = Clock::system();
   const absl::Time cut_off = clock.now() + kDrain;
-  while (outputs_.pumps_open() && !hurry_ && clock.now() < cut_off) loop_.run_once(cut_off - clock.now());
+  while (outputs_.pumps_open() && !force_kill_ && clock.now() < cut_off)
+    loop_.run_once(cut_off - clock.now());
   outputs_.close_pumps();
   // As long as its reader takes, as a program that writes to a slow reader waits too; after a signal only for
   // a moment.
-  while (!outputs_.flushed() && !hurry_ && (interrupted_by_ == 0 || clock.now() < cut_off)) {
+  while (!outputs_.flushed() && !force_kill_ && (interrupted_by_ == 0 || clock.now() < cut_off)) {
     loop_.run_once(interrupted_by_ == 0 ? absl::InfiniteDuration() : cut_off - clock.now());
   }
 }
 
 absl::StatusOr<int> LaunchJob::conclude() {
-  const rendezvous::Outcome& outcome = news_.outcome;
-  if (interrupted_by_ != 0) return well_ ? 0 : 128 + interrupted_by_;
+  const rendezvous::Outcome& outcome = update_.outcome;
+  if (interrupted_by_ != 0) return succeeded_ ? 0 : 128 + interrupted_by_;
   if (outcome.status.ok()) return 0;
   // What the nodes agree was first; what failed here may have followed from it.
   std::vector<rendezvous::Failure> others = failures_;
@@ -77,7 +78,7 @@ absl::StatusOr<int> LaunchJob::conclude() {
   if (!first && !others.empty()) first = others.front();
   if (!first) {
     // It may be another job's store.
-    if (absl::IsInvalidArgument(outcome.status)) return with_context(outcome.status, meeting_->place());
+    if (absl::IsInvalidArgument(outcome.status)) return with_context(outcome.status, stores_->place());
     return outcome.status;
   }
   others.erase(std::remove_if(others.begin(), others.end(),

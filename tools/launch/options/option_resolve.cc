@@ -52,7 +52,7 @@ absl::Status apply_cluster(OptionDraft& draft) {
   LaunchOptions& options = draft.options;
   if (options.standalone) return absl::OkStatus();
   GRADWIRE_ASSIGN_OR_RETURN(const std::optional<ClusterPlace> cluster,
-                            read_cluster(draft.surroundings->variable));
+                            read_cluster(draft.host_info->variable));
   if (!cluster) return absl::OkStatus();
   if (cluster->launchers_per_node > 1) {
     if (draft.nodes_given) return absl::OkStatus();

@@ -22,14 +22,14 @@ absl::Status set_flag(bool& flag, absl::string_view value) {
 }
 
 absl::Status parse_workers(OptionDraft& draft, absl::string_view text) {
-  const int gpus = text == "gpu" || text == "auto" ? draft.surroundings->visible_gpus() : 0;
+  const int gpus = text == "gpu" || text == "auto" ? draft.host_info->visible_gpus() : 0;
   if (text == "gpu" && gpus == 0) {
     return absl::InvalidArgumentError(
         "\"gpu\" is one worker per visible GPU, and there is none (NVIDIA's driver, CUDA_VISIBLE_DEVICES)");
   }
   int workers = 0;
   if (text == "auto" || text == "cpu" || text == "gpu") {
-    workers = std::clamp(gpus > 0 ? gpus : draft.surroundings->cores, 1, kMaxWorkersPerNode);
+    workers = std::clamp(gpus > 0 ? gpus : draft.host_info->cores, 1, kMaxWorkersPerNode);
   } else if (absl::Status status = parse_int(text, 1, kMaxWorkersPerNode, workers); !status.ok()) {
     return with_context(status, "neither a number of workers nor auto, cpu or gpu");
   }

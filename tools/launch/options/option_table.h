@@ -14,7 +14,7 @@ namespace gradwire::tools {
 
 // The options as given so far; defaults may depend on other options.
 struct OptionDraft {
-  const LaunchSurroundings* surroundings = nullptr;
+  const LaunchHostInfo* host_info = nullptr;
 
   // Options that are final as soon as they are given.
   LaunchOptions options;

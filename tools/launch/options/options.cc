@@ -95,7 +95,7 @@ absl::Status read_environment(OptionDraft& draft, const Given& given) {
     if (given.count(&row) > 0 || row.name == "help" || row.name == "version") continue;
     if (row.places_nodes && draft.options.standalone) continue;
     const std::string name = absl::StrCat("PET_", absl::AsciiStrToUpper(row.name));
-    if (const std::optional<std::string> value = draft.surroundings->variable(name)) {
+    if (const std::optional<std::string> value = draft.host_info->variable(name)) {
       GRADWIRE_RETURN_IF_ERROR(
           with_context(row.apply(draft, *value), absl::StrCat("environment variable ", name)));
     }
@@ -105,7 +105,7 @@ absl::Status read_environment(OptionDraft& draft, const Given& given) {
 
 }  // namespace
 
-LaunchSurroundings LaunchSurroundings::of_process() {
+LaunchHostInfo LaunchHostInfo::of_process() {
   return {.variable = [](const std::string& name) -> std::optional<std::string> {
             const char* value = std::getenv(name.c_str());
             if (value == nullptr || *value == '\0') return std::nullopt;
@@ -116,8 +116,8 @@ LaunchSurroundings LaunchSurroundings::of_process() {
 }
 
 absl::StatusOr<LaunchOptions> parse_launch_options(const std::vector<std::string>& args,
-                                                   const LaunchSurroundings& surroundings) {
-  OptionDraft draft{.surroundings = &surroundings};
+                                                   const LaunchHostInfo& host_info) {
+  OptionDraft draft{.host_info = &host_info};
   Given given;
   GRADWIRE_RETURN_IF_ERROR(read_arguments(args, draft, given));
   if (draft.options.help || draft.options.version) return draft.options;

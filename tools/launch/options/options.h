@@ -66,20 +66,19 @@ struct LaunchOptions {
 };
 
 // The process and machine, as far as the launcher's options depend on them.
-struct LaunchSurroundings {
+struct LaunchHostInfo {
   Variables variable;
   int cores = 1;  // that this process may use
   std::function<int()> visible_gpus;
 
-  static LaunchSurroundings of_process();
+  static LaunchHostInfo of_process();
 };
 
 // Reads the arguments after the program's own name. Dashes and underscores in an option's name are the same.
 // Options end at the first argument that is not one, the program; the rest belongs to it. InvalidArgument
 // names the argument or variable that is wrong.
 absl::StatusOr<LaunchOptions> parse_launch_options(
-    const std::vector<std::string>& args,
-    const LaunchSurroundings& surroundings = LaunchSurroundings::of_process());
+    const std::vector<std::string>& args, const LaunchHostInfo& host_info = LaunchHostInfo::of_process());
 
 // The text of --help.
 std::string launch_usage();

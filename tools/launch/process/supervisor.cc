@@ -18,10 +18,10 @@ constexpr absl::Duration kSameSignal = absl::Seconds(1);
 
 }  // namespace
 
-Supervisor::Supervisor(const Surroundings& surroundings, absl::Duration grace_period, Callbacks callbacks)
-    : loop_(surroundings.loop),
-      clock_(surroundings.clock),
-      guardian_(surroundings.guardian),
+Supervisor::Supervisor(const HostInfo& host_info, absl::Duration grace_period, Callbacks callbacks)
+    : loop_(host_info.loop),
+      clock_(host_info.clock),
+      reaper_(host_info.reaper),
       grace_period_(grace_period),
       callbacks_(std::move(callbacks)) {}
 
@@ -93,7 +93,7 @@ void Supervisor::kill_all() {
   state_ = State::kKilled;
   deadline_ = clock_.now() + kAfterKill;
   for (Worker& worker : workers_) worker.signal_group(SIGKILL);
-  guardian_.end_rest(SIGKILL);
+  reaper_.end_rest(SIGKILL);
 }
 
 bool Supervisor::all_ended() const {
@@ -104,8 +104,8 @@ bool Supervisor::advance() {
   if (!all_ended() && state_ == State::kRunning) return false;
   // What was killed may leave others, each time.
   if (state_ == State::kKilled) {
-    if (guardian_.end_rest(SIGKILL) && all_ended()) return true;
-  } else if (all_ended() && guardian_.end_rest(SIGTERM)) {
+    if (reaper_.end_rest(SIGKILL) && all_ended()) return true;
+  } else if (all_ended() && reaper_.end_rest(SIGTERM)) {
     return true;
   }
   if (state_ == State::kRunning) {

@@ -9,7 +9,7 @@
 #include "absl/time/time.h"
 #include "gradwire/base/clock.h"
 #include "gradwire/tools/launch/io/loop.h"
-#include "gradwire/tools/launch/process/guardian.h"
+#include "gradwire/tools/launch/process/process_reaper.h"
 #include "gradwire/tools/launch/process/worker.h"
 
 namespace gradwire::tools {
@@ -32,13 +32,13 @@ class Supervisor {
   };
 
   // Outlive it.
-  struct Surroundings {
+  struct HostInfo {
     EventLoop& loop;
     Clock& clock;
-    Guardian& guardian;  // all workers' parent, and nobody else's
+    ProcessReaper& reaper;  // all workers' parent, and nobody else's
   };
 
-  Supervisor(const Surroundings& surroundings, absl::Duration grace_period, Callbacks callbacks);
+  Supervisor(const HostInfo& host_info, absl::Duration grace_period, Callbacks callbacks);
   ~Supervisor();
   Supervisor(const Supervisor&) = delete;
   Supervisor& operator=(const Supervisor&) = delete;
@@ -73,7 +73,7 @@ class Supervisor {
 
   EventLoop& loop_;
   Clock& clock_;
-  Guardian& guardian_;
+  ProcessReaper& reaper_;
   const absl::Duration grace_period_;
   const Callbacks callbacks_;
 

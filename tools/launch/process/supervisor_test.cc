@@ -8,21 +8,20 @@
 #include <vector>
 
 #include "gradwire/tools/launch/io/fd.h"
-#include "gradwire/tools/launch/process/guardian.h"
+#include "gradwire/tools/launch/process/process_reaper.h"
 
 namespace gradwire::tools {
 namespace {
 
 class Supervising : public testing::Test {
  protected:
-  Supervising() : guardian_(*Guardian::start()), loop_(*EventLoop::create()) {}
+  Supervising() : reaper_(*ProcessReaper::start()), loop_(*EventLoop::create()) {}
 
   void start_supervisor(absl::Duration grace_period = absl::Seconds(60)) {
     supervisor_.emplace(
-        Supervisor::Surroundings{.loop = loop_, .clock = Clock::system(), .guardian = guardian_},
-        grace_period,
+        Supervisor::HostInfo{.loop = loop_, .clock = Clock::system(), .reaper = reaper_}, grace_period,
         Supervisor::Callbacks{
-            .say = [this](const std::string& line) { said_ += line + "\n"; },
+            .say = [this](const std::string& line) { logged_ += line + "\n"; },
             .failed = [this](const Worker& worker) { failed_.push_back(worker.place().rank); }});
   }
 
@@ -32,7 +31,7 @@ class Supervising : public testing::Test {
                       .stdout_fd = stdout_fd};
     sigemptyset(&start.signal_mask);
     absl::StatusOr<Worker> worker =
-        Worker::start(guardian_, {.rank = rank, .world_size = 2, .role = "r"}, start);
+        Worker::start(reaper_, {.rank = rank, .world_size = 2, .role = "r"}, start);
     EXPECT_TRUE(worker.ok()) << worker.status();
     return *std::move(worker);
   }
@@ -51,10 +50,10 @@ class Supervising : public testing::Test {
     return read_retrying(pipe.get(), &byte, 1) == 0;
   }
 
-  Guardian guardian_;
+  ProcessReaper reaper_;
   EventLoop loop_;
   std::optional<Supervisor> supervisor_;
-  std::string said_;
+  std::string logged_;
   std::vector<int> failed_;
 };
 
@@ -106,7 +105,7 @@ TEST_F(Supervising, WorkerThatIgnoresTheRequestIsKilledAfterTheGracePeriod) {
   supervisor_->end();
   run();
   EXPECT_TRUE(supervisor_->failures().empty());
-  EXPECT_NE(said_.find("1 workers did not end within 100ms"), std::string::npos) << said_;
+  EXPECT_NE(logged_.find("1 workers did not end within 100ms"), std::string::npos) << logged_;
   pipe.write_end.reset();
   EXPECT_TRUE(at_end(pipe.read_end));
 }
@@ -145,7 +144,7 @@ TEST_F(Supervising, WorkersThatEndWellAfterASignalSucceed) {
   supervisor_->on_signal(SIGINT);
   run();
   EXPECT_TRUE(supervisor_->succeeded());
-  EXPECT_NE(said_.find("SIGINT"), std::string::npos);
+  EXPECT_NE(logged_.find("SIGINT"), std::string::npos);
 }
 
 }  // namespace

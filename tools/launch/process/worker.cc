@@ -10,13 +10,14 @@
 
 namespace gradwire::tools {
 
-absl::StatusOr<Worker> Worker::start(Guardian& guardian, const WorkerPlace& place, const WorkerStart& start) {
-  GRADWIRE_ASSIGN_OR_RETURN(Guardian::Started started, guardian.start_worker(start));
-  return Worker(guardian, place, std::move(started));
+absl::StatusOr<Worker> Worker::start(ProcessReaper& reaper, const WorkerPlace& place,
+                                     const WorkerStart& start) {
+  GRADWIRE_ASSIGN_OR_RETURN(ProcessReaper::Started started, reaper.start_worker(start));
+  return Worker(reaper, place, std::move(started));
 }
 
 Worker::Worker(Worker&& other) noexcept
-    : guardian_(other.guardian_),
+    : reaper_(other.reaper_),
       place_(std::move(other.place_)),
       pid_(std::exchange(other.pid_, 0)),
       pid_fd_(std::move(other.pid_fd_)),
@@ -28,18 +29,18 @@ Worker::~Worker() {
   signal_group(SIGKILL);
   // A process that hangs in the kernel cannot be killed; it is not waited for without end.
   pollfd end{.fd = pid_fd_.get(), .events = POLLIN};
-  constexpr int kPatienceMilliseconds = 5000;
-  if (poll(&end, 1, kPatienceMilliseconds) > 0) note_end();
+  constexpr int kTimeoutMilliseconds = 5000;
+  if (poll(&end, 1, kTimeoutMilliseconds) > 0) note_end();
 }
 
 void Worker::note_end() {
   if (ended_) return;
-  const std::optional<Ending> ending = guardian_->ending(pid_);
+  const std::optional<Ending> ending = reaper_->ending(pid_);
   if (!ending) return;
   ended_ = true;
   ending_ = *ending;
 }
 
-void Worker::signal_group(int signal) { guardian_->signal_group(pid_, signal); }
+void Worker::signal_group(int signal) { reaper_->signal_group(pid_, signal); }
 
 }  // namespace gradwire::tools

@@ -54,11 +54,11 @@ RendezvousClient::~RendezvousClient() {
   thread_.join();
 }
 
-News RendezvousClient::news() {
+RendezvousUpdate RendezvousClient::update() {
   uint64_t count = 0;
   tools::read_retrying(event_.get(), &count, sizeof(count));
   MutexLock lock(mutex_);
-  return news_;
+  return update_;
 }
 
 bool RendezvousClient::done() {
@@ -118,9 +118,9 @@ void RendezvousClient::announce() {
   {
     MutexLock lock(mutex_);
     const Rendezvous& machine = driver_.machine();
-    const News& now = machine.news();
-    if (now.kind == news_.kind && now.round == news_.round && machine.done() == done_) return;
-    news_ = now;
+    const RendezvousUpdate& now = machine.update();
+    if (now.kind == update_.kind && now.round == update_.round && machine.done() == done_) return;
+    update_ = now;
     done_ = machine.done();
   }
   const uint64_t one = 1;

@@ -46,12 +46,12 @@ class RendezvousClient {
                                                                  Clock& clock = Clock::system());
   ~RendezvousClient();
 
-  // Readable when news() or done() have changed; news() makes it unreadable.
+  // Readable when update() or done() have changed; update() makes it unreadable.
   int event_fd() const { return event_.get(); }
   // The current task. A task that was current for a moment only may be missed: a kStop may come without the
   // kRun before.
-  News news();
-  // The job is over for this node, and nobody needs its launcher any more. True some time after news have
+  RendezvousUpdate update();
+  // The job is over for this node, and nobody needs its launcher any more. True some time after update have
   // kEnded.
   bool done();
 
@@ -100,7 +100,7 @@ class RendezvousClient {
 
   Mutex mutex_;
   CondVar changed_;
-  News news_ ABSL_GUARDED_BY(mutex_);
+  RendezvousUpdate update_ ABSL_GUARDED_BY(mutex_);
   bool done_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<Say> said_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;

@@ -16,7 +16,7 @@
 namespace gradwire::rendezvous {
 namespace {
 
-using Kind = News::Kind;
+using Kind = RendezvousUpdate::Kind;
 
 class RendezvousClientTest : public testing::Test {
  protected:
@@ -31,27 +31,27 @@ class RendezvousClientTest : public testing::Test {
 
   // Time moves in steps that nobody takes for a pause.
   template <class Condition>
-  News wait_for(RendezvousClient& client, Condition condition, bool time_passes = false) {
+  RendezvousUpdate wait_for(RendezvousClient& client, Condition condition, bool time_passes = false) {
     const absl::Time end = absl::Now() + absl::Seconds(50);
     while (true) {
-      const News news = client.news();
-      if (condition(news)) return news;
+      const RendezvousUpdate update = client.update();
+      if (condition(update)) return update;
       if (absl::Now() > end) {
-        ADD_FAILURE() << "no news: " << static_cast<int>(news.kind);
-        return news;
+        ADD_FAILURE() << "no update: " << static_cast<int>(update.kind);
+        return update;
       }
       if (time_passes) clock_.advance(absl::Milliseconds(20));
       pollfd event{.fd = client.event_fd(), .events = POLLIN};
       poll(&event, 1, time_passes ? 1 : 1000);
     }
   }
-  News wait_for(RendezvousClient& client, Kind kind, bool time_passes = false) {
+  RendezvousUpdate wait_for(RendezvousClient& client, Kind kind, bool time_passes = false) {
     return wait_for(
-        client, [kind](const News& news) { return news.kind == kind; }, time_passes);
+        client, [kind](const RendezvousUpdate& update) { return update.kind == kind; }, time_passes);
   }
   void wait_for_end(RendezvousClient& client) {
     wait_for(
-        client, [&](const News&) { return client.done(); }, true);
+        client, [&](const RendezvousUpdate&) { return client.done(); }, true);
   }
 
   ManualClock clock_;
@@ -160,7 +160,7 @@ TEST_F(RendezvousClientTest, StoreOfARoundIsServedByTheFirst) {
   store_->wait({std::string(kStateKey)}, absl::Seconds(50));
   auto b = start("b", settings, options);
   wait_for(*a, Kind::kServeStore);
-  EXPECT_EQ(b->news().kind, Kind::kWait);
+  EXPECT_EQ(b->update().kind, Kind::kWait);
   a->store_served({.host = "a.example", .port = 4242});
   for (RendezvousClient* client : {a.get(), b.get()}) {
     EXPECT_EQ(wait_for(*client, Kind::kRun).round.store, (Address{"a.example", 4242}));
@@ -207,7 +207,7 @@ TEST_F(RendezvousClientTest, EndingWhileTheStoreIsMissingJoinsTheThread) {
         return absl::UnavailableError("not yet");
       },
       clock_);
-  EXPECT_EQ(client->news().kind, Kind::kWait);
+  EXPECT_EQ(client->update().kind, Kind::kWait);
 }
 
 TEST_F(RendezvousClientTest, StoreThatNeverComesIsUnavailable) {
@@ -247,14 +247,14 @@ TEST(RendezvousClient, MeetsOverATcpStore) {
   }
   const auto wait_for = [](RendezvousClient& client, Kind kind) {
     const absl::Time end = absl::Now() + absl::Seconds(50);
-    News news = client.news();
-    while (news.kind != kind && absl::Now() < end) {
+    RendezvousUpdate update = client.update();
+    while (update.kind != kind && absl::Now() < end) {
       pollfd event{.fd = client.event_fd(), .events = POLLIN};
       poll(&event, 1, 1000);
-      news = client.news();
+      update = client.update();
     }
-    EXPECT_EQ(news.kind, kind);
-    return news;
+    EXPECT_EQ(update.kind, kind);
+    return update;
   };
   for (int i = 0; i < 3; ++i) EXPECT_EQ(wait_for(*clients[i], Kind::kRun).round.group_rank, 2 - i);
   for (auto& client : clients) client->workers_done();

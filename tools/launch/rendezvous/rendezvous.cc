@@ -112,7 +112,7 @@ void Rendezvous::leave(absl::string_view reason, absl::Time now) {
 void Rendezvous::end(Outcome outcome, absl::Time now) {
   ended_ = true;
   change_.reset();
-  news_ = {.kind = News::Kind::kEnded, .outcome = std::move(outcome)};
+  update_ = {.kind = RendezvousUpdate::Kind::kEnded, .outcome = std::move(outcome)};
   std::vector<std::string> others;
   const Record* const record = view_.record();
   if (options_.hosts_store && record != nullptr && record->phase == Phase::kClosed) {

@@ -47,7 +47,7 @@ absl::Status check(const Options& options);
 
 // One node's part in the rendezvous: a pure state machine without threads, clocks, sockets or a store of its
 // own. Events go in with the driver's time; what is to be done at the store comes out of wanted(), what the
-// launcher is to do out of news(). proto/rendezvous.proto is the protocol.
+// launcher is to do out of update(). proto/rendezvous.proto is the protocol.
 //
 // States: outside; in (participant or waiting, as the record says); ended, for good. Beside it the launcher
 // may have the workers of one round, from kServeStore or kRun until ready().
@@ -114,7 +114,7 @@ class Rendezvous {
   // From the launcher; calls that do not fit what it was told last are ignored. The workers that it was told
   // to stop, or that failed, are gone: it may take part in the next round.
   void ready(absl::Time now) {
-    if (workers_.ready(news_.kind)) advance(now);
+    if (workers_.ready(update_.kind)) advance(now);
   }
   // The first failure counts. A round that cannot be started has failed as well.
   void workers_failed(const Failure& failure, absl::Time now) {
@@ -131,8 +131,8 @@ class Rendezvous {
   // `reason`: what the node does, for people: "was stopped by SIGTERM".
   void leave(absl::string_view reason, absl::Time now);
 
-  const News& news() const { return news_; }
-  // News that have ended, and nobody needs this node any more: the driver may stop.
+  const RendezvousUpdate& update() const { return update_; }
+  // RendezvousUpdate that have ended, and nobody needs this node any more: the driver may stop.
   bool done() const { return done_; }
 
   // Under which it is, or wants to be, in the record.
@@ -167,7 +167,7 @@ class Rendezvous {
   absl::Time next_beat_;
 
   std::optional<Wanted::Change> change_;
-  News news_;
+  RendezvousUpdate update_;
   bool ended_ = false;
   absl::Time linger_until_ = absl::InfiniteFuture();
   bool beat_deleted_ = false;

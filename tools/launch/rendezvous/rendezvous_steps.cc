@@ -47,7 +47,7 @@ void Rendezvous::advance(absl::Time now) {
   }
   if (ended_) return;
   watch_.choose(view_.watched(options_.watched));
-  workers_.update(news_, view_);
+  workers_.update(update_, view_);
 }
 
 void Rendezvous::advance_removed(absl::Time now) {

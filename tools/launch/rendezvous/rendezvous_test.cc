@@ -12,7 +12,7 @@
 namespace gradwire::rendezvous {
 namespace {
 
-using Kind = News::Kind;
+using Kind = RendezvousUpdate::Kind;
 
 // Machines around one store that always answers; each has its turn until none wants anything more.
 class RendezvousTest : public testing::Test {
@@ -34,7 +34,7 @@ class RendezvousTest : public testing::Test {
 
   // False when it wants nothing.
   bool turn(Rendezvous& node) {
-    if (node.news().kind != Kind::kEnded) node.read(state_, now_);
+    if (node.update().kind != Kind::kEnded) node.read(state_, now_);
     const Rendezvous::Wanted wanted = node.wanted(now_);
     if (wanted.beat) {
       if (wanted.beat->value) {
@@ -95,9 +95,9 @@ TEST_F(RendezvousTest, FixedRanksDecideTheOrder) {
   Rendezvous& b = add("b", settings, 0);
   Rendezvous& c = add("c", settings, 1);
   settle();
-  EXPECT_EQ(a.news().round.group_rank, 2);
-  EXPECT_EQ(b.news().round.group_rank, 0);
-  EXPECT_EQ(c.news().round.group_rank, 1);
+  EXPECT_EQ(a.update().round.group_rank, 2);
+  EXPECT_EQ(b.update().round.group_rank, 0);
+  EXPECT_EQ(c.update().round.group_rank, 1);
 }
 
 TEST_F(RendezvousTest, RankGivenTwiceIsRefusedOnceTheOtherIsHeard) {
@@ -106,11 +106,11 @@ TEST_F(RendezvousTest, RankGivenTwiceIsRefusedOnceTheOtherIsHeard) {
   settle();
   Rendezvous& b = add("b", settings, 1);
   settle();
-  EXPECT_EQ(b.news().kind, Kind::kWait);
+  EXPECT_EQ(b.update().kind, Kind::kWait);
   pass(absl::Seconds(10));
-  ASSERT_EQ(b.news().kind, Kind::kEnded);
-  EXPECT_EQ(b.news().outcome.status.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(b.news().outcome.status.message(),
+  ASSERT_EQ(b.update().kind, Kind::kEnded);
+  EXPECT_EQ(b.update().outcome.status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(b.update().outcome.status.message(),
             "node rank 1 has been taken by a launcher on a, so the one on b cannot have it: give each node a "
             "--node_rank "
             "of its own");
@@ -121,16 +121,16 @@ TEST_F(RendezvousTest, LauncherThatWasStartedAgainGetsItsRankBack) {
   Rendezvous& a = add("a", settings, 0);
   Rendezvous& b = add("b", settings, 1);
   settle();
-  ASSERT_EQ(a.news().kind, Kind::kRun);
+  ASSERT_EQ(a.update().kind, Kind::kRun);
   crash(b);
   Rendezvous& again = add("b2", settings, 1);
   pass(absl::Seconds(25));
-  EXPECT_EQ(a.news().kind, Kind::kStop);
+  EXPECT_EQ(a.update().kind, Kind::kStop);
   a.ready(now_);
   settle();
-  EXPECT_EQ(again.news().kind, Kind::kRun);
-  EXPECT_EQ(again.news().round.group_rank, 1);
-  EXPECT_EQ(again.news().round.restarts_used, 1);
+  EXPECT_EQ(again.update().kind, Kind::kRun);
+  EXPECT_EQ(again.update().round.group_rank, 1);
+  EXPECT_EQ(again.update().round.restarts_used, 1);
 }
 
 TEST_F(RendezvousTest, OtherSettingsAreRefusedAndBothNamed) {
@@ -139,7 +139,7 @@ TEST_F(RendezvousTest, OtherSettingsAreRefusedAndBothNamed) {
   Rendezvous& b = add("b", {.min_nodes = 2, .max_nodes = 3, .max_restarts = 1});
   settle();
   EXPECT_EQ(
-      b.news().outcome.status,
+      b.update().outcome.status,
       absl::InvalidArgumentError(
           "this node was started with --nnodes=2:3 --max_restarts=1 without node ranks, but the job job has "
           "--nnodes=2:4 --max_restarts=1 without node ranks: start all nodes alike"));
@@ -150,11 +150,11 @@ TEST_F(RendezvousTest, LastCallWaitsForMoreThanMin) {
   Rendezvous& a = add("a", settings);
   add("b", settings);
   pass(absl::Seconds(20));
-  EXPECT_EQ(a.news().kind, Kind::kWait);
+  EXPECT_EQ(a.update().kind, Kind::kWait);
   add("c", settings);
   pass(absl::Seconds(11));
-  ASSERT_EQ(a.news().kind, Kind::kRun);
-  EXPECT_EQ(a.news().round.nodes.size(), 3u);
+  ASSERT_EQ(a.update().kind, Kind::kRun);
+  EXPECT_EQ(a.update().round.nodes.size(), 3u);
 }
 
 TEST_F(RendezvousTest, WorkersFailureRestartsWithoutALastCall) {
@@ -162,17 +162,17 @@ TEST_F(RendezvousTest, WorkersFailureRestartsWithoutALastCall) {
   Rendezvous& a = add("a", settings);
   Rendezvous& b = add("b", settings);
   pass(absl::Seconds(31));
-  ASSERT_EQ(b.news().kind, Kind::kRun);
+  ASSERT_EQ(b.update().kind, Kind::kRun);
   a.workers_failed({.rank = 0, .exit_code = 1}, now_);
   settle();
-  ASSERT_EQ(b.news().kind, Kind::kStop);
+  ASSERT_EQ(b.update().kind, Kind::kStop);
   a.ready(now_);
   settle();
-  EXPECT_EQ(a.news().kind, Kind::kWait);  // for b
+  EXPECT_EQ(a.update().kind, Kind::kWait);  // for b
   b.ready(now_);
   settle();
-  EXPECT_EQ(a.news().kind, Kind::kRun);
-  EXPECT_EQ(a.news().round.round, 1);
+  EXPECT_EQ(a.update().kind, Kind::kRun);
+  EXPECT_EQ(a.update().round.round, 1);
 }
 
 TEST_F(RendezvousTest, NodeThatArrivesIsLetInAndNothingIsCounted) {
@@ -181,13 +181,13 @@ TEST_F(RendezvousTest, NodeThatArrivesIsLetInAndNothingIsCounted) {
   pass(absl::Seconds(31));
   Rendezvous& b = add("b", settings);
   settle();
-  ASSERT_EQ(a.news().kind, Kind::kStop);
+  ASSERT_EQ(a.update().kind, Kind::kStop);
   a.ready(now_);
   settle();
-  EXPECT_EQ(b.news().kind, Kind::kRun);
-  EXPECT_EQ(b.news().round.nodes.size(), 2u);
-  EXPECT_EQ(b.news().round.group_rank, 1);
-  EXPECT_EQ(b.news().round.restarts_used, 0);
+  EXPECT_EQ(b.update().kind, Kind::kRun);
+  EXPECT_EQ(b.update().round.nodes.size(), 2u);
+  EXPECT_EQ(b.update().round.group_rank, 1);
+  EXPECT_EQ(b.update().round.restarts_used, 0);
 }
 
 TEST_F(RendezvousTest, SpareNodeTakesThePlaceOfOneThatLeaves) {
@@ -196,13 +196,13 @@ TEST_F(RendezvousTest, SpareNodeTakesThePlaceOfOneThatLeaves) {
   Rendezvous& b = add("b", settings);
   Rendezvous& spare = add("c", settings);
   settle();
-  ASSERT_EQ(spare.news().kind, Kind::kWait);
+  ASSERT_EQ(spare.update().kind, Kind::kWait);
   b.leave("was stopped by SIGTERM", now_);
   settle();
-  EXPECT_EQ(b.news().outcome.status.code(), absl::StatusCode::kCancelled);
+  EXPECT_EQ(b.update().outcome.status.code(), absl::StatusCode::kCancelled);
   a.ready(now_);
   settle();
-  EXPECT_EQ(spare.news().kind, Kind::kRun);
+  EXPECT_EQ(spare.update().kind, Kind::kRun);
   EXPECT_EQ(record().restarts_used, 0);
 }
 
@@ -213,20 +213,20 @@ TEST_F(RendezvousTest, NodeThatLeavesTooFewBehindEndsTheJob) {
   Rendezvous& b = add("b", settings);
   Rendezvous& c = add("c", settings);
   settle();
-  ASSERT_EQ(a.news().kind, Kind::kRun);
+  ASSERT_EQ(a.update().kind, Kind::kRun);
   c.leave("was stopped by SIGTERM", now_);
   settle();
-  EXPECT_EQ(c.news().outcome.status.code(), absl::StatusCode::kCancelled);
-  ASSERT_EQ(a.news().kind, Kind::kStop);
+  EXPECT_EQ(c.update().outcome.status.code(), absl::StatusCode::kCancelled);
+  ASSERT_EQ(a.update().kind, Kind::kStop);
   a.ready(now_);
   b.ready(now_);
   settle();
-  ASSERT_EQ(a.news().kind, Kind::kRun);
-  EXPECT_EQ(a.news().round.nodes.size(), 2u);
+  ASSERT_EQ(a.update().kind, Kind::kRun);
+  EXPECT_EQ(a.update().round.nodes.size(), 2u);
   b.leave("was stopped by SIGTERM", now_);
   settle();
-  ASSERT_EQ(a.news().kind, Kind::kEnded);
-  EXPECT_EQ(a.news().outcome.status.code(), absl::StatusCode::kAborted) << a.news().outcome.status;
+  ASSERT_EQ(a.update().kind, Kind::kEnded);
+  EXPECT_EQ(a.update().outcome.status.code(), absl::StatusCode::kAborted) << a.update().outcome.status;
   EXPECT_EQ(record().phase, Phase::kClosed);
   ASSERT_TRUE(record().failure.has_value());
   EXPECT_EQ(record().failure->message, "node b was stopped by SIGTERM");
@@ -239,8 +239,8 @@ TEST_F(RendezvousTest, HostOfTheStoreThatLeavesEndsTheJob) {
   settle();
   host.leave("was stopped by SIGTERM", now_);
   settle();
-  ASSERT_EQ(other.news().kind, Kind::kEnded);
-  EXPECT_EQ(other.news().outcome.status.message(),
+  ASSERT_EQ(other.update().kind, Kind::kEnded);
+  EXPECT_EQ(other.update().outcome.status.message(),
             "node a, which serves the job's store, was stopped by SIGTERM");
   pass(absl::Seconds(1));
   EXPECT_TRUE(host.done());
@@ -252,15 +252,15 @@ TEST_F(RendezvousTest, ServerOfTheRoundsStoreThatLeavesWhenItIsDoneEndsTheRound)
   Rendezvous& server = add("a", settings);
   Rendezvous& other = add("b", settings);
   settle();
-  ASSERT_EQ(server.news().kind, Kind::kServeStore);
+  ASSERT_EQ(server.update().kind, Kind::kServeStore);
   server.store_served({.host = "a", .port = 1}, now_);
   settle();
-  ASSERT_EQ(other.news().kind, Kind::kRun);
+  ASSERT_EQ(other.update().kind, Kind::kRun);
   server.workers_done(now_);
   settle();
   server.leave("was stopped by SIGTERM", now_);
   settle();
-  EXPECT_EQ(other.news().kind, Kind::kStop);
+  EXPECT_EQ(other.update().kind, Kind::kStop);
 }
 
 TEST_F(RendezvousTest, TheFirstNodeThatSaysItNamesTheJob) {
@@ -271,8 +271,8 @@ TEST_F(RendezvousTest, TheFirstNodeThatSaysItNamesTheJob) {
   run_id_ = "job";
   Rendezvous& b = add("b", settings);
   settle();
-  EXPECT_EQ(a.news().round.run_id, "job");
-  EXPECT_EQ(b.news().round.run_id, "job");
+  EXPECT_EQ(a.update().round.run_id, "job");
+  EXPECT_EQ(b.update().round.run_id, "job");
 }
 
 TEST_F(RendezvousTest, NoMoreOfThoseThatWaitComeInThanThereIsRoomFor) {
@@ -280,17 +280,17 @@ TEST_F(RendezvousTest, NoMoreOfThoseThatWaitComeInThanThereIsRoomFor) {
   Rendezvous& a = add("a", settings);
   Rendezvous& b = add("b", settings);
   settle();
-  ASSERT_EQ(a.news().kind, Kind::kRun);
+  ASSERT_EQ(a.update().kind, Kind::kRun);
   add("c", settings);
   add("d", settings);
   settle();
   ASSERT_EQ(record().waiting.size(), 2u);
   crash(b);
   pass(absl::Seconds(30));
-  ASSERT_EQ(a.news().kind, Kind::kStop);
+  ASSERT_EQ(a.update().kind, Kind::kStop);
   a.ready(now_);
   pass(absl::Seconds(31));
-  EXPECT_EQ(a.news().kind, Kind::kRun);
+  EXPECT_EQ(a.update().kind, Kind::kRun);
   EXPECT_EQ(record().participants.size(), 2u);
   EXPECT_EQ(record().waiting.size(), 1u);
 }
@@ -300,7 +300,7 @@ TEST_F(RendezvousTest, NodeTakenForLostStopsAndEntersAgain) {
   Rendezvous& a = add("a", settings);
   Rendezvous& b = add("b", settings);
   settle();
-  ASSERT_EQ(b.news().kind, Kind::kRun);
+  ASSERT_EQ(b.update().kind, Kind::kRun);
   // b stands still.
   std::unique_ptr<Rendezvous> paused = std::move(nodes_[1]);
   pass(absl::Seconds(30));
@@ -308,16 +308,16 @@ TEST_F(RendezvousTest, NodeTakenForLostStopsAndEntersAgain) {
   settle();
   nodes_[1] = std::move(paused);
   settle();
-  ASSERT_EQ(b.news().kind, Kind::kStop);
+  ASSERT_EQ(b.update().kind, Kind::kStop);
   EXPECT_EQ(record().waiting.size(), 0u);
   b.ready(now_);
   settle();
   EXPECT_NE(b.id(), "id-b");
   a.ready(now_);
   pass(absl::Seconds(31));
-  EXPECT_EQ(a.news().kind, Kind::kRun);
-  EXPECT_EQ(b.news().kind, Kind::kRun);
-  EXPECT_EQ(b.news().round.nodes.size(), 2u);
+  EXPECT_EQ(a.update().kind, Kind::kRun);
+  EXPECT_EQ(b.update().kind, Kind::kRun);
+  EXPECT_EQ(b.update().round.nodes.size(), 2u);
 }
 
 TEST_F(RendezvousTest, NodesThatCameLaterGoOnWhenAllParticipantsHaveDied) {
@@ -327,7 +327,7 @@ TEST_F(RendezvousTest, NodesThatCameLaterGoOnWhenAllParticipantsHaveDied) {
   settle();
   crash(a);
   pass(absl::Seconds(30));
-  EXPECT_EQ(b.news().kind, Kind::kRun);
+  EXPECT_EQ(b.update().kind, Kind::kRun);
 }
 
 // Found by the simulation, seed 45310.
@@ -344,8 +344,8 @@ TEST_F(RendezvousTest, RankOfADeadNodeThatWasDoneIsGivenAgainOnceTheRoundIsOver)
   pass(absl::Seconds(50));
   Rendezvous& d = add("d", settings, 0);
   settle();
-  EXPECT_EQ(c.news().kind, Kind::kRun);
-  EXPECT_EQ(d.news().round.round, 1);
+  EXPECT_EQ(c.update().kind, Kind::kRun);
+  EXPECT_EQ(d.update().round.round, 1);
 }
 
 TEST_F(RendezvousTest, NodeThatIsDoneIsNotMissed) {
@@ -357,17 +357,17 @@ TEST_F(RendezvousTest, NodeThatIsDoneIsNotMissed) {
   settle();
   crash(a);
   pass(absl::Minutes(2));
-  EXPECT_EQ(b.news().kind, Kind::kRun);
+  EXPECT_EQ(b.update().kind, Kind::kRun);
   b.workers_done(now_);
   settle();
-  EXPECT_TRUE(b.news().outcome.status.ok());
+  EXPECT_TRUE(b.update().outcome.status.ok());
 }
 
 TEST_F(RendezvousTest, RecordThatVanishesEndsTheNode) {
   Rendezvous& a = add("a", {});
   settle();
   a.read(std::nullopt, now_);
-  EXPECT_EQ(a.news().outcome.status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(a.update().outcome.status.code(), absl::StatusCode::kUnavailable);
 }
 
 TEST_F(RendezvousTest, AnswerThatComesAfterALaterOneIsIgnored) {
@@ -375,9 +375,9 @@ TEST_F(RendezvousTest, AnswerThatComesAfterALaterOneIsIgnored) {
   turn(a), turn(a), turn(a);
   const std::string old = *state_;
   pass(absl::Seconds(31));
-  ASSERT_EQ(a.news().kind, Kind::kRun);
+  ASSERT_EQ(a.update().kind, Kind::kRun);
   a.read(old, now_);
-  EXPECT_EQ(a.news().kind, Kind::kRun);
+  EXPECT_EQ(a.update().kind, Kind::kRun);
 }
 
 }  // namespace

@@ -26,8 +26,8 @@ void RoundWorkers::engage(const View& view) {
   for (const Member& member : record.participants) info_.nodes.push_back(member.node);
 }
 
-bool RoundWorkers::ready(News::Kind told) {
-  if (!engaged_ || !(told == News::Kind::kStop || failure_ || done_)) return false;
+bool RoundWorkers::ready(RendezvousUpdate::Kind told) {
+  if (!engaged_ || !(told == RendezvousUpdate::Kind::kStop || failure_ || done_)) return false;
   engaged_ = false;
   return true;
 }
@@ -64,18 +64,19 @@ void RoundWorkers::report(Record& next, int group_rank) const {
   if (served_ && round_store_ && group_rank == 0 && next.phase == Phase::kRunning) next.store = served_;
 }
 
-void RoundWorkers::update(News& news, const View& view) {
+void RoundWorkers::update(RendezvousUpdate& update, const View& view) {
   if (!engaged_) {
-    if (news.kind != News::Kind::kWait) news = {};
+    if (update.kind != RendezvousUpdate::Kind::kWait) update = {};
     return;
   }
-  const News::Kind kind = !runs_here(info_.round, view)           ? News::Kind::kStop
-                          : round_store_ && !view.record()->store ? News::Kind::kServeStore
-                                                                  : News::Kind::kRun;
-  if (kind == news.kind && news.round.round == info_.round) return;
-  if (kind == News::Kind::kRun) info_.store = view.record()->store;
-  news.kind = kind;
-  news.round = info_;
+  const RendezvousUpdate::Kind kind = !runs_here(info_.round, view) ? RendezvousUpdate::Kind::kStop
+                                      : round_store_ && !view.record()->store
+                                          ? RendezvousUpdate::Kind::kServeStore
+                                          : RendezvousUpdate::Kind::kRun;
+  if (kind == update.kind && update.round.round == info_.round) return;
+  if (kind == RendezvousUpdate::Kind::kRun) info_.store = view.record()->store;
+  update.kind = kind;
+  update.round = info_;
 }
 
 }  // namespace gradwire::rendezvous

@@ -23,7 +23,7 @@ class RoundWorkers {
 
   // Reports of the launcher, as Rendezvous's. They return whether they fit what it was told last, which is
   // `told`.
-  bool ready(News::Kind told);
+  bool ready(RendezvousUpdate::Kind told);
   bool failed(const Failure& failure);
   bool done();
   bool store_served(const Address& address);
@@ -34,7 +34,7 @@ class RoundWorkers {
   // RUNNING: writes the reports about the round into the record.
   void report(Record& next, int group_rank) const;
   // Changes what the launcher is to do with the workers.
-  void update(News& news, const View& view);
+  void update(RendezvousUpdate& update, const View& view);
 
  private:
   const bool round_store_;

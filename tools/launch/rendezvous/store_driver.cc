@@ -53,11 +53,11 @@ absl::StatusOr<absl::Duration> StoreDriver::try_step() {
     GRADWIRE_RETURN_IF_ERROR(change(*wanted.change));
   } else {
     // A slice may be long for what is due soon, and time may be a test's.
-    const absl::Duration patience = std::clamp(wanted.wake - clock_.now(), absl::ZeroDuration(), kSlice);
+    const absl::Duration timeout = std::clamp(wanted.wake - clock_.now(), absl::ZeroDuration(), kSlice);
     // A node of its own changes the record alone, and need not watch it: the launcher's word comes at once.
     // Should another come, the next change says so.
-    if (ended() || alone_) return std::max(patience, absl::Milliseconds(1));
-    GRADWIRE_RETURN_IF_ERROR(watch(patience));
+    if (ended() || alone_) return std::max(timeout, absl::Milliseconds(1));
+    GRADWIRE_RETURN_IF_ERROR(watch(timeout));
   }
   return absl::ZeroDuration();
 }
@@ -86,11 +86,11 @@ absl::Status StoreDriver::change(const Rendezvous::Wanted::Change& change) {
   return absl::OkStatus();
 }
 
-absl::Status StoreDriver::watch(absl::Duration patience) {
+absl::Status StoreDriver::watch(absl::Duration timeout) {
   const absl::Time began = clock_.now();
-  absl::StatusOr<std::string> bytes = store_->try_watch(kStateKey, bytes_.value_or(""), patience);
+  absl::StatusOr<std::string> bytes = store_->try_watch(kStateKey, bytes_.value_or(""), timeout);
   // The end of the slice; or no answer, and much later.
-  if (absl::IsDeadlineExceeded(bytes.status()) && clock_.now() - began < patience + kCall)
+  if (absl::IsDeadlineExceeded(bytes.status()) && clock_.now() - began < timeout + kCall)
     return absl::OkStatus();
   GRADWIRE_RETURN_IF_ERROR(bytes.status());
   take_in(*std::move(bytes));

@@ -36,7 +36,7 @@ class StoreDriver {
         machine_(options, clock.now()) {}
 
   Rendezvous& machine() { return machine_; }
-  bool ended() const { return machine_.news().kind == News::Kind::kEnded; }
+  bool ended() const { return machine_.update().kind == RendezvousUpdate::Kind::kEnded; }
 
   // From now on; before step().
   void use(std::shared_ptr<store::Store> store) { store_ = std::move(store); }
@@ -48,7 +48,7 @@ class StoreDriver {
   absl::StatusOr<absl::Duration> try_step();
   absl::Status look(const std::vector<std::string>& ids);
   absl::Status change(const Rendezvous::Wanted::Change& change);
-  absl::Status watch(absl::Duration patience);
+  absl::Status watch(absl::Duration timeout);
   // The value of the key, at once; nullopt if it is missing.
   absl::StatusOr<std::optional<std::string>> read_now(const std::string& key);
   void take_in(std::optional<std::string> bytes);

@@ -79,7 +79,7 @@ struct Outcome {
 };
 
 // What the launcher is to do now.
-struct News {
+struct RendezvousUpdate {
   enum class Kind {
     // nothing yet
     kWait,

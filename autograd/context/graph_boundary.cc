@@ -1,0 +1,109 @@
+#include "gradwire/autograd/context/graph_boundary.h"
+
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "gradwire/autograd/graph/recv_node.h"
+#include "gradwire/autograd/graph/route_tracer.h"
+#include "gradwire/autograd/graph/send_node.h"
+#include "gradwire/base/error.h"
+
+namespace gradwire::autograd {
+namespace {
+
+bool is_differentiable(const at::Tensor& tensor) {
+  return at::isFloatingType(tensor.scalar_type()) || at::isComplexType(tensor.scalar_type());
+}
+
+// Reads where the sender says that the gradients go on to; empty unless it says so for all tensors.
+std::vector<GradientRoute> read_route(const proto::Graph& graph) {
+  std::vector<GradientRoute> all;
+  if (graph.route_size() != graph.tensors_size()) return all;
+  for (const proto::GradientRoute& each : graph.route()) {
+    std::optional<GradientRoute> route = gradient_route_from_proto(each.messages());
+    if (!route) return {};
+    all.push_back(*std::move(route));
+  }
+  return all;
+}
+
+}  // namespace
+
+void plant_send(ContextState& context, uint64_t self, uint64_t receiver,
+                const std::vector<at::Tensor>& tensors, proto::Graph& graph) {
+  torch::autograd::edge_list edges;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    if (!tensors[i].defined() || !tensors[i].requires_grad() || !is_differentiable(tensors[i])) continue;
+    graph.add_tensors(static_cast<uint32_t>(i));
+    edges.push_back(torch::autograd::impl::gradient_edge(tensors[i]));
+  }
+  if (edges.empty()) return;
+  RouteTracer look(context.id, self);
+  bool leads_on = false;
+  for (const torch::autograd::Edge& edge : edges) {
+    std::optional<GradientRoute> route = look.from(edge);
+    if (!route) {
+      graph.clear_route();
+      leads_on = true;
+      break;
+    }
+    leads_on |= route->tensors() > 0;
+    to_proto(*route, *graph.add_route()->mutable_messages());
+  }
+  MutexLock lock(context.mutex);
+  graph.set_message(++context.messages);
+  auto node = std::shared_ptr<SendNode>(
+      new SendNode(context.id, graph.message(), receiver, std::move(edges), leads_on),
+      torch::autograd::deleteNode);
+  context.send_nodes.emplace(graph.message(), std::move(node));
+}
+
+absl::StatusOr<SendNodes> find_send_nodes(ContextState& context, const std::vector<uint64_t>& messages) {
+  SendNodes nodes;
+  MutexLock lock(context.mutex);
+  for (uint64_t message : messages) {
+    auto found = context.send_nodes.find(message);
+    if (found == context.send_nodes.end()) {
+      return absl::NotFoundError(absl::StrCat("no tensors were sent as message ", message,
+                                              " of the autograd context ", rpc::to_string(context.id)));
+    }
+    nodes.push_back(found->second);
+  }
+  return nodes;
+}
+
+absl::Status plant_recv(const rpc::Id& context, uint64_t self, const rpc::Worker& from,
+                        std::vector<at::Tensor>& tensors, const proto::Graph& graph) {
+  // A tensor that the sender did not join to the graph (no_grad mode) is not a leaf here either.
+  for (at::Tensor& tensor : tensors) {
+    if (tensor.defined() && tensor.requires_grad()) tensor = tensor.detach();
+  }
+  if (graph.message() == 0) return absl::OkStatus();
+  std::vector<at::Tensor*> outputs;
+  int64_t last = -1;
+  for (uint32_t index : graph.tensors()) {
+    if (index >= tensors.size() || static_cast<int64_t>(index) <= last || !tensors[index].defined() ||
+        !is_differentiable(tensors[index])) {
+      return absl::InvalidArgumentError(absl::StrCat("a message from \"", from.name,
+                                                     "\" says that its tensor ", index,
+                                                     " requires grad, which it cannot"));
+    }
+    last = index;
+    outputs.push_back(&tensors[index]);
+  }
+  if (outputs.empty())
+    return absl::InvalidArgumentError("a numbered message has no tensor that requires grad");
+  auto node = std::shared_ptr<RecvNode>(new RecvNode(context, self, from, graph.message(), read_route(graph)),
+                                        torch::autograd::deleteNode);
+  try {
+    set_outputs(node, std::move(outputs));
+  } catch (...) {
+    return status_from_exception(std::current_exception());
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace gradwire::autograd

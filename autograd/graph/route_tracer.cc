@@ -1,0 +1,39 @@
+#include "gradwire/autograd/graph/route_tracer.h"
+
+#include <vector>
+
+#include "absl/container/flat_hash_set.h"
+#include "gradwire/autograd/graph/recv_node.h"
+
+namespace gradwire::autograd {
+
+std::optional<GradientRoute> RouteTracer::from(const torch::autograd::Edge& start) {
+  using torch::autograd::Edge;
+  using torch::autograd::Node;
+  GradientRoute route;
+  absl::flat_hash_set<const Node*> seen;
+  std::vector<const Edge*> edges{&start};
+  while (!edges.empty()) {
+    const Edge& edge = *edges.back();
+    edges.pop_back();
+    if (!edge.is_valid()) continue;
+    const Node* const node = edge.function.get();
+    if (!node->next_edges().empty()) {
+      if (!seen.insert(node).second) continue;
+      if (++nodes_ > kMaxNodes) return std::nullopt;
+      for (const Edge& next : node->next_edges()) edges.push_back(&next);
+      continue;
+    }
+    const auto* const recv = dynamic_cast<const RecvNode*>(node);
+    if (recv == nullptr) continue;
+    if (recv->context() != context_ || recv->self() != self_) return std::nullopt;
+    const GradientRoute* further = recv->route(edge.input_nr);
+    if (further == nullptr) return std::nullopt;
+    route.add(recv->sender().incarnation, recv->message(), edge.input_nr);
+    route.add(*further);
+    if (route.tensors() > GradientRoute::kMaxTensors) return std::nullopt;
+  }
+  return route;
+}
+
+}  // namespace gradwire::autograd

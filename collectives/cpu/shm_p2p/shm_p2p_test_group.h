@@ -1,0 +1,52 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "gradwire/base/clock.h"
+#include "gradwire/collectives/cpu/shm_p2p/shm_p2p.h"
+#include "gradwire/store/hash_store.h"
+#include "gtest/gtest.h"
+
+// What the tests of ShmP2p have in common.
+namespace gradwire::collectives::cpu {
+
+inline constexpr std::size_t kEager = std::size_t{64} << 10;
+inline constexpr int kAnyMember = -1;
+
+inline absl::Time in(absl::Duration duration) { return Clock::system().now() + duration; }
+inline absl::Time timeout() { return in(absl::Seconds(60)); }
+
+inline Span span(std::string& bytes) { return {bytes.data(), bytes.size()}; }
+
+inline std::string bytes(std::size_t size, unsigned seed) {
+  std::string out(size, '\0');
+  for (std::size_t i = 0; i < size; ++i) out[i] = static_cast<char>((i + seed) * 2654435761u >> 13);
+  return out;
+}
+
+// A group within this process.
+class Members {
+ public:
+  explicit Members(int size) : rings(static_cast<std::size_t>(size)) {
+    const auto store = std::make_shared<store::HashStore>();
+    std::vector<std::thread> threads;
+    for (int rank = 0; rank < size; ++rank) {
+      threads.emplace_back([this, store, rank, size] {
+        absl::StatusOr<std::shared_ptr<ShmP2p>> joined =
+            ShmP2p::join({.rank = rank, .size = size, .store = store});
+        ASSERT_TRUE(joined.ok()) << joined.status();
+        rings[static_cast<std::size_t>(rank)] = *std::move(joined);
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
+  ShmP2p& operator[](int rank) { return *rings[static_cast<std::size_t>(rank)]; }
+
+  std::vector<std::shared_ptr<ShmP2p>> rings;
+};
+
+}  // namespace gradwire::collectives::cpu

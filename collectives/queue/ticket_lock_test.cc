@@ -1,0 +1,107 @@
+#include "gradwire/collectives/queue/ticket_lock.h"
+
+#include <gtest/gtest.h>
+
+#include <thread>
+#include <vector>
+
+#include "gradwire/collectives/queue/async_queue.h"
+
+namespace gradwire::collectives {
+namespace {
+
+TEST(TicketLock, LetsThroughInTheOrderOfTickets) {
+  TicketLock ticket_lock;
+  std::vector<uint64_t> order;  // Guarded by the ticket_lock.
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([&] {
+      for (int n = 0; n < 500; ++n) {
+        const uint64_t ticket = ticket_lock.take();
+        ticket_lock.wait(ticket);
+        order.push_back(ticket);
+        ticket_lock.leave(ticket);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  ASSERT_EQ(order.size(), 2000u);
+  for (uint64_t i = 0; i < order.size(); ++i) EXPECT_EQ(order[i], i);
+}
+
+TEST(TicketLock, WaitEndsAtItsDeadlineAndMayBeTakenUpAgain) {
+  TicketLock ticket_lock;
+  const uint64_t first = ticket_lock.take();
+  const uint64_t second = ticket_lock.take();
+  ticket_lock.wait(first);
+  EXPECT_FALSE(ticket_lock.wait_until(second, Clock::system().now() + absl::Milliseconds(1)));
+  std::thread waiter([&] {
+    ticket_lock.wait(second);
+    ticket_lock.leave(second);
+  });
+  ticket_lock.leave(first);
+  waiter.join();
+}
+
+TEST(AsyncQueue, RunsTasksInOrderAmongOthersTickets) {
+  TicketLock ticket_lock;
+  AsyncQueue queue;
+  std::vector<uint64_t> order;  // Guarded by the ticket_lock.
+  const uint64_t before = ticket_lock.take();
+  for (int i = 0; i < 10; ++i) {
+    const bool pushed = queue.push(
+        ticket_lock,
+        [&](uint64_t ticket, uint64_t note) {
+          EXPECT_EQ(note, ticket + 100);
+          ticket_lock.wait(ticket);
+          order.push_back(ticket);
+          ticket_lock.leave(ticket);
+        },
+        [](uint64_t ticket) { return ticket + 100; });
+    EXPECT_TRUE(pushed);
+  }
+  const uint64_t after = ticket_lock.take();
+  ticket_lock.wait(before);
+  EXPECT_TRUE(order.empty());
+  ticket_lock.leave(before);
+  ticket_lock.wait(after);
+  EXPECT_EQ(order.size(), 10u);
+  ticket_lock.leave(after);
+  queue.close();
+  queue.join();
+  EXPECT_FALSE(queue.push(
+      ticket_lock, [](uint64_t, uint64_t) {}, [](uint64_t) { return uint64_t{0}; }));
+  for (std::size_t i = 0; i < order.size(); ++i) EXPECT_EQ(order[i], i + 1);
+}
+
+TEST(AsyncQueue, DestroyedByItsOwnTaskItEndsLater) {
+  TicketLock ticket_lock;
+  struct Owner {
+    AsyncQueue queue;
+    ~Owner() { EXPECT_TRUE(queue.on_thread()); }
+  };
+  auto owner = std::make_shared<Owner>();
+  Mutex mutex;
+  CondVar changed;
+  bool ended = false;
+  owner->queue.push(
+      ticket_lock,
+      [&, owner = owner](uint64_t ticket, uint64_t) mutable {
+        ticket_lock.wait(ticket);
+        ticket_lock.leave(ticket);
+        while (owner.use_count() > 1) std::this_thread::yield();
+        owner.reset();
+        MutexLock lock(mutex);
+        ended = true;
+        changed.notify_all();
+      },
+      [](uint64_t) { return uint64_t{0}; });
+  owner.reset();
+  MutexLock lock(mutex);
+  while (!ended && changed.wait_for(mutex, absl::Seconds(30))) {
+  }
+  EXPECT_TRUE(ended);
+}
+
+}  // namespace
+}  // namespace gradwire::collectives
