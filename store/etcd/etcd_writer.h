@@ -18,48 +18,50 @@
 
 namespace gradwire::store {
 
-// Changes keys of etcd, each change exactly once, though etcd may be restarted, or a member lost, at any
+// Changes keys of etcd, each change exactly once, even if etcd is restarted, or a member is lost, at any
 // moment.
 //
-// A call whose answer is lost may have been carried out, and may even be carried out later: etcd says
-// Unavailable to calls that it has in its log already. So that it can be repeated nevertheless, each change
-// is one transaction that writes two keys, the one that is meant and a *slot*, and that only happens if the
-// slot's last change is still the one that the writer knows. A slot belongs to one call at a time. Whatever
-// is asked how often, in whichever order: the first that happens changes the slot, and with it all others
-// have lost their condition. Who repeats finds the slot changed and knows that it was carried out, and how:
-// the slot's value says with which result.
+// The problem: a call whose answer is lost may have been executed, and may even be executed later, because
+// etcd answers Unavailable also to calls that are already in its log. The solution, which makes repeating
+// safe: each change is one transaction that writes two keys, the key itself and a *slot*, on the condition
+// that the slot's last change is the one that the writer knows. A slot belongs to one call at a time. However
+// often the transaction is sent, and in whatever order: the first one that is executed changes the slot, so
+// that the condition of all others fails. A repeated call finds the slot changed, knows that the change was
+// made, and reads the result from the slot's value.
 //
-// What depends on what the key holds is decided here, with what it held at some revision, and has the further
-// condition that its last change is still that one; otherwise it is decided again.
+// A change that depends on the key's value is decided in this process, from the value at some revision. Its
+// transaction has the further condition that the key's last change is at that revision; otherwise it is
+// decided again.
 //
-// A call that ends without knowing (its deadline came first) leaves its slot for good. Slots are removed with
-// this object; what a process that was killed leaves are some keys of a few bytes, or nothing where there is
-// a lease.
+// If a call ends without knowing its outcome (its deadline passed), its slot is never reused. The destructor
+// removes all slots. A process that is killed leaves some keys of a few bytes, or none with a lease.
 //
-// Thread-safe. Client, lease and clock outlive it.
+// Thread-safe. Client, lease and clock must outlive this object.
 class EtcdWriter {
  public:
-  // `slots`: what the keys of the slots begin with; this writer's own. `lease` may be null.
+  // `slots` is the prefix of the slots' keys; no other writer may have the same. `lease` may be null.
   EtcdWriter(EtcdClient& client, EtcdLease* lease, std::string slots, Clock& clock);
   ~EtcdWriter();
 
   struct Change {
     enum Kind { kNone, kPut, kErase };
     Kind kind;
-    std::string value;   // To be put.
-    std::string note;    // Short; what Outcome says if this is the change that happens.
-    absl::Status error;  // Of kNone: what update() returns then.
+    std::string value;   // The new value, for kPut.
+    std::string note;    // Short text that Outcome returns if this change is made.
+    absl::Status error;  // For kNone: the error that update() returns.
   };
   struct Outcome {
-    // What happened; none: nothing, and this is what the key holds.
+    // The note of the change that was made. If nullopt, no change was made, and `current` is the key's value.
     std::optional<std::string> note;
     std::optional<std::string> current;
   };
-  // From what the key holds. Runs on the calling thread, several times if others change the key too.
+  // Decides the change from the key's value. Runs on the calling thread, several times if other processes
+  // change the key too.
   using Decide = std::function<Change(const std::optional<std::string>& current)>;
 
-  // Whatever the key holds.
+  // Sets the key, whatever its value is.
   absl::Status put(const std::string& key, absl::string_view value, absl::Time deadline);
+  // Makes the change that `decide` returns.
   absl::StatusOr<Outcome> update(const std::string& key, const Decide& decide, absl::Time deadline);
 
  private:
@@ -67,21 +69,23 @@ class EtcdWriter {
     std::string key;
     int64_t mod_revision = 0;
   };
-  // Of one call.
+  // State of one call.
   struct Task {
     const std::string& key;
-    const Decide* decide;  // Null: `change` is what is to be done, whatever the key holds.
+    const Decide* decide;  // Null if `change` does not depend on the key's value.
     Change change;
     EtcdValue current;
     Slot slot;
-    bool unsure = false;  // Something that was asked may have happened, or may yet.
+    bool unsure = false;  // A transaction of this call may have happened, or may still happen.
   };
 
   absl::StatusOr<Outcome> run(Task& task, absl::Time deadline);
-  absl::StatusOr<Outcome> carry_out(Task& task, absl::Time deadline);
-  // One transaction. None: it did not happen, and the task knows why.
+  absl::StatusOr<Outcome> execute(Task& task, absl::Time deadline);
+  // Sends one transaction. Returns nullopt if its condition failed; the task then has the new revisions.
   absl::StatusOr<std::optional<Outcome>> attempt(Task& task, absl::Time deadline);
-  absl::StatusOr<std::optional<Outcome>> learn(Task& task, etcdserverpb::TxnResponse& response);
+  // Learns from the answer of a transaction whose condition failed what has happened. Returns nullopt to try
+  // again.
+  absl::StatusOr<std::optional<Outcome>> analyze_failure(Task& task, etcdserverpb::TxnResponse& response);
   etcdserverpb::TxnRequest make_request(const Task& task, int64_t lease) const;
 
   EtcdClient& client_;
