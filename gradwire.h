@@ -1,13 +1,14 @@
 #pragma once
 
-// Everything that programs include, for those who do not want to choose. docs/README.md says what each part
-// costs to compile; //:gradwire is the target.
+// All public headers, for programs that do not choose among them. docs/README.md says what each part costs to
+// compile. The target is //:gradwire.
 
 #include "gradwire/autograd/autograd.h"
 #include "gradwire/autograd/checkpoint.h"
 #include "gradwire/autograd/clip_grad.h"
 #include "gradwire/autograd/distributed_optimizer.h"
 #include "gradwire/autograd/statistics.h"
+#include "gradwire/base/version.h"
 #include "gradwire/collectives/collectives.h"
 #include "gradwire/data_parallel/distributed_data_parallel.h"
 #include "gradwire/data_parallel/distributed_sampler.h"
